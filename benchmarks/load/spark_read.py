@@ -36,11 +36,11 @@ from benchmarks.load.sides import Side, Topic, create_topic, ours, theirs
 from benchmarks.processor import processor_s, us_a_row
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, Producer
+from sprocketmq.arrow.schema import DEFAULT_COLUMNS, spark_schema
 from sprocketmq.spark import session
 from sprocketmq.spark.source.access import close_access, cluster_access
 from sprocketmq.spark.source.planning import QueueRange
 from sprocketmq.spark.source.reading import RangeReader
-from sprocketmq.spark.source.schema import DEFAULT_COLUMNS, spark_schema
 
 QUEUES = 8
 TOPICS = (Topic("SparkReadPlain", QUEUES), Topic("SparkReadBatchCQ", QUEUES, batch_queues=True))

@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame
 
 from benchmarks.processor import processor_s, us_a_row
 from benchmarks.report import spread, timed, write_result
+from sprocketmq.arrow.store.reading import StoreReader
 from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark import session
 from sprocketmq.spark.store.options import parse_store_options
-from sprocketmq.spark.store.planning import plan_store
-from sprocketmq.spark.store.reading import StoreReader
+from sprocketmq.spark.store.starting import plan_store
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 GOAL_ROWS_PER_S = 400_000

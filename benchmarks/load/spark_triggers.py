@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from benchmarks.load.sides import serve
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, Message, Producer
+from sprocketmq.arrow.schema import DEFAULT_COLUMNS, arrow_schema, spark_schema
 from sprocketmq.spark import session
-from sprocketmq.spark.source.schema import DEFAULT_COLUMNS, arrow_schema, spark_schema
 
 GOALS = {"default_ms": 300.0, "asynchronous_ms": 150.0, "idle_ratio": 1.3}
 TASKS = 2

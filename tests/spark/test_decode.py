@@ -12,15 +12,15 @@ from struct import pack_into, unpack_from
 import pyarrow as pa
 import pytest
 
+from sprocketmq.arrow.decode import decode_rows
+from sprocketmq.arrow.pulled_rows import PulledRows
+from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.layout import MAGIC_V1, MAGIC_V2
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import Record, decode_records, encode_record, pack_host
-from sprocketmq.spark.source.decode import decode_rows
-from sprocketmq.spark.source.pulled_rows import PulledRows
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 
 STORES = Path(__file__).parent.parent / "fixtures" / "stores"
 V4 = pack_host("192.0.2.7", 40123)

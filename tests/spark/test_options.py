@@ -2,11 +2,11 @@
 
 import pytest
 
+from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS, spark_schema
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.offsets import EARLIEST, LATEST, Bound
 from sprocketmq.spark.source.options import parse_options
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, spark_schema
 
 GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "Orders"}
 

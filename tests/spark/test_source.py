@@ -11,9 +11,9 @@ import pytest
 from tests.waiting import next_millisecond
 
 from sprocketmq import Message, MessageQueue, sync
+from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.spark.source.offsets import decode_offsets
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 from sprocketmq.testing import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

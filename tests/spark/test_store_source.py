@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from sprocketmq import Message, sync
+from sprocketmq.arrow.schema import DEFAULT_COLUMNS
+from sprocketmq.arrow.store.tables import TABLES, store_arrow_schema
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.spark.errors import explain
-from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
-from sprocketmq.spark.store.options import TABLES, parse_store_options, store_arrow_schema, store_spark_schema
+from sprocketmq.spark.store.options import parse_store_options, store_spark_schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from sprocketmq.arrow.schema import arrow_schema
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land import FormatMissing, landed, landed_files, plan_landing, read_table, table, write
 from sprocketmq.spark.jobs.land.by_spark import check_target, require_format
@@ -26,7 +27,6 @@ from sprocketmq.spark.jobs.land.table_errors import NotALandingTable, TableBusy,
 from sprocketmq.spark.jobs.land.table_writer import TableWriter, no_step
 from sprocketmq.spark.jobs.land.write import FileWriter, StagingNotShared, WorkerCannotWrite, WriteSettings, partitions_of, write_batches
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source.schema import arrow_schema
 
 HOUR_US = 3_600_000_000
 BEGAN_US = 1_767_225_600_000_000 - 6 * HOUR_US  # 18:00 on the last day of 2025, UTC

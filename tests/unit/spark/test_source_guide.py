@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from sprocketmq.arrow.schema import COLUMNS
 from sprocketmq.spark.option_values import CLIENT_PREFIX, camel
 from sprocketmq.spark.source.access import CLIENT_OPTIONS
 from sprocketmq.spark.source.options import NAMES
-from sprocketmq.spark.source.schema import COLUMNS
 
 DOCS = Path(__file__).parents[3] / "docs/guide"
 GUIDE = (DOCS / "spark.md").read_text(encoding="utf-8")

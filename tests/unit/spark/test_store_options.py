@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS
+from sprocketmq.arrow.store.tables import TABLES, store_arrow_schema
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS
 from sprocketmq.spark.store.data_source import RocketMQStoreDataSource
-from sprocketmq.spark.store.options import NAMES, TABLES, parse_store_options, store_arrow_schema, store_spark_schema
+from sprocketmq.spark.store.options import NAMES, parse_store_options, store_spark_schema
 
 
 def parse(**options):

@@ -17,6 +17,10 @@ from struct import pack_into, unpack_from
 import pyarrow as pa
 import pytest
 
+from sprocketmq.arrow.schema import COLUMNS
+from sprocketmq.arrow.store.pieces import DamagePiece, IndexPiece, LogPiece, UnitPiece, pack
+from sprocketmq.arrow.store.reading import StoreReader
+from sprocketmq.arrow.store.tables import store_arrow_schema
 from sprocketmq.errors import StoreDamaged
 from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
@@ -24,11 +28,8 @@ from sprocketmq.protocol.hashing import crc32, tags_code
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source.schema import COLUMNS
-from sprocketmq.spark.store.options import parse_store_options, store_arrow_schema
-from sprocketmq.spark.store.pieces import DamagePiece, IndexPiece, LogPiece, UnitPiece, pack
-from sprocketmq.spark.store.planning import check_paths, plan_store
-from sprocketmq.spark.store.reading import StoreReader
+from sprocketmq.spark.store.options import parse_store_options
+from sprocketmq.spark.store.starting import check_paths, plan_store
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.index.record_keys import key_hash
 from sprocketmq.storage.store import MessageStore, StoreConfig
@@ -365,8 +366,8 @@ sys.path[:0] = {sys.path!r}
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.store import MessageStore, StoreConfig
 from sprocketmq.spark.store.options import parse_store_options
-from sprocketmq.spark.store.planning import plan_store
-from sprocketmq.spark.store.reading import StoreReader
+from sprocketmq.spark.store.starting import plan_store
+from sprocketmq.arrow.store.reading import StoreReader
 root = {str(tmp_path / "store")!r}
 store = MessageStore(StoreConfig(Path(root), commitlog_segment_bytes=4 << 20))
 store.open()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.arrow.schema import COLUMNS
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic, check_topic
 from sprocketmq.protocol.properties import RETRY_TOPIC
@@ -23,7 +24,6 @@ from sprocketmq.spark.security import SECURITY_NAMES, Secure, parse_secure, secu
 from sprocketmq.spark.source.access import ClusterAccess, cluster_access
 from sprocketmq.spark.source.offsets import encode_offsets
 from sprocketmq.spark.source.options import DEFAULT_GROUP
-from sprocketmq.spark.source.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

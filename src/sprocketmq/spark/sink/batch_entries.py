@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sprocketmq.arrow.arrays import data_and_bounds, fixed_width, joined
 from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, BATCH_ENTRY_OVERHEAD, INT16
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH
-from sprocketmq.spark.arrow_arrays import data_and_bounds, fixed_width, joined
 from sprocketmq.storage.layout_arrays import BATCH_ENTRY_HEAD_DTYPE, INT16_DTYPE
 
 

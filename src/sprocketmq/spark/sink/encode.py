@@ -14,12 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES
-from sprocketmq.errors import InvalidName
-from sprocketmq.protocol.layout import INT32
-from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
-from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, SHARDING_KEY, TAGS
-from sprocketmq.spark.arrow_arrays import (
+from sprocketmq.arrow.arrays import (
     as_binary,
     fixed_width,
     grouping_order,
@@ -29,6 +24,11 @@ from sprocketmq.spark.arrow_arrays import (
     null_if_zero,
     property_strings,
 )
+from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES
+from sprocketmq.errors import InvalidName
+from sprocketmq.protocol.layout import INT32
+from sprocketmq.protocol.names import RETRY_PREFIX, check_send_topic, check_tag
+from sprocketmq.protocol.properties import KEYS, MAX_PROPERTIES_LENGTH, RESERVED, RETRY_TOPIC, SHARDING_KEY, TAGS
 from sprocketmq.spark.sink.batch_entries import encode_entries, property_lengths
 from sprocketmq.spark.sink.message_ids import RowIds
 from sprocketmq.spark.sink.routing import Router, row_priorities

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.spark.arrow_arrays import HEX_DIGITS, data_and_bounds, fixed_width, joined
+from sprocketmq.arrow.arrays import HEX_DIGITS, data_and_bounds, fixed_width, joined
 
 # A deterministic id holds ten bytes of a hash in place of address, process and salt, zero for the time (the start of the month), and two
 # more bytes of the hash in place of the counter.

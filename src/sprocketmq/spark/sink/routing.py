@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.hashing import hashed_queue
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.properties import PRIORITY, SHARDING_KEY, priority_of
 from sprocketmq.spark.sink.row_fields import RowFields, RowRefused
@@ -35,7 +35,7 @@ class Router:
     def by_sharding_key(self, topic: str, key: str) -> MessageQueue:
         """Return the queue of a sharding key, as Java's SelectMessageQueueByHash chooses it."""
         queues = self._queues_of(topic)
-        return queues[abs(java_hash(key)) % len(queues)]
+        return queues[hashed_queue(key, len(queues))]
 
     def named(self, topic: str, broker: str | None, queue_id: int | None) -> MessageQueue:
         """Return a queue by broker and id; without an id, the broker's queues in turn. Raises ValueError when there is none."""

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sprocketmq.spark.arrow_arrays import data_and_bounds
+from sprocketmq.arrow.arrays import data_and_bounds
 from sprocketmq.spark.sink.row_fields import RowRefused, refuse_separators
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sprocketmq.arrow.offsets import first_since
 from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.consume.prepared_pulls import PreparedPulls
 from sprocketmq.client.consume.pull import PULL_TIMEOUT_S
@@ -173,16 +174,10 @@ class ClusterAccess:
         """Return for each queue the offset of its first message stored at ``timestamp_ms`` or later, or its end."""
         latest = self.latest(queues)
 
-        async def first_since(queue: MessageQueue) -> int:
-            offset = await self._consumer.offset_at(queue, timestamp_ms)
-            if offset < latest[queue]:
-                # For a batch queue whose messages are all older a broker returns the last batch.
-                found = await self._consumer.pull(queue, offset, max_messages=1)
-                if found.messages and found.messages[0].store_timestamp_ms < timestamp_ms:
-                    return latest[queue]
-            return offset
+        async def since(queue: MessageQueue) -> int:
+            return await first_since(self._consumer, queue, timestamp_ms, latest[queue])
 
-        return dict(zip(queues, self._all(first_since, queues), strict=True))
+        return dict(zip(queues, self._all(since, queues), strict=True))
 
     def group_offsets(self, group: str, queues: Iterable[MessageQueue]) -> Offsets:
         """Return the committed offsets of a consumer group, for those of ``queues`` that have one."""

@@ -6,11 +6,11 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from sprocketmq.arrow.schema import arrow_schema, spark_schema
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sink.data_sink import BatchSink, StreamSink
 from sprocketmq.spark.source.batch_reader import BatchReader
 from sprocketmq.spark.source.options import parse_options
-from sprocketmq.spark.source.schema import arrow_schema, spark_schema
 from sprocketmq.spark.source.stream_reader import StreamReader
 
 

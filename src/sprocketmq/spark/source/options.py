@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
+from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS
 from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.message import MessageQueue
@@ -15,10 +17,8 @@ from sprocketmq.protocol.progress_reports import MAX_NAME
 from sprocketmq.spark.option_values import CLIENT_PREFIX, Values, camel
 from sprocketmq.spark.security import SECURITY_NAMES, SecurityOptions, parse_security
 from sprocketmq.spark.source.access import CLIENT_OPTIONS, Filter, FilterRefused, check_filter, client_settings
-from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
 from sprocketmq.spark.source.offsets import EARLIEST, LATEST, Bound, Offsets
 from sprocketmq.spark.source.reading import InnerBatch
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
     from sprocketmq.client.consume.pull_requests import ExpressionType

@@ -7,13 +7,13 @@ from math import inf
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from sprocketmq.arrow.pulled_rows import PulledRows
 from sprocketmq.errors import SprocketError
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.source.access import ClusterAccess, cluster_access
 from sprocketmq.spark.source.offsets import Offsets
 from sprocketmq.spark.source.options import ReadOptions
 from sprocketmq.spark.source.planning import GUESSED_MESSAGE_BYTES, MeanSizes, QueueRange, count_partitions
-from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.reading import RangeReader
 
 log = logging.getLogger(__name__)

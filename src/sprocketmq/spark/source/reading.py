@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, decode_rows
+from sprocketmq.arrow.pulled_rows import PulledRows
 from sprocketmq.client.consume.pull_requests import PullStatus, pull_subscription
 from sprocketmq.client.consume.replica_choice import ReadFrom
 from sprocketmq.errors import FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.source.access import Filter, TopicGone
-from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, decode_rows
 from sprocketmq.spark.source.planning import QueueRange
-from sprocketmq.spark.source.pulled_rows import PulledRows
 from sprocketmq.spark.source.read_ahead import PullAhead, PullFuture
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,13 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from sprocketmq.arrow.store.pieces import Piece
+from sprocketmq.arrow.store.reading import StoreReader
+from sprocketmq.arrow.store.tables import StoreOptions
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.sessions.worker_gc import settle_worker
-from sprocketmq.spark.store.options import StoreOptions, parse_store_options, store_spark_schema
-from sprocketmq.spark.store.pieces import Piece
-from sprocketmq.spark.store.planning import check_paths, plan_store
-from sprocketmq.spark.store.reading import StoreReader
+from sprocketmq.spark.store.options import parse_store_options, store_spark_schema
+from sprocketmq.spark.store.starting import check_paths, plan_store
 
 
 class RocketMQStoreDataSource(DataSource):

@@ -3,71 +3,16 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-
-from sprocketmq.spark.option_values import OptionError, Values
-from sprocketmq.spark.source.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
-from sprocketmq.spark.source.schema import COLUMNS, DEFAULT_COLUMNS, Column
+from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
+from sprocketmq.arrow.store.tables import CORRUPT, DEFAULT_SPLIT_BYTES, DEFAULT_UNIT_ROWS, TABLES, StoreOptions, column_of
+from sprocketmq.spark.option_values import Values
 
 FORMAT = "rocketmq-store"
-DEFAULT_SPLIT_BYTES = 128 << 20
-# Rows of queue units and index entries are small.
-DEFAULT_UNIT_ROWS = 32_768
-
-_STRING = Column("STRING", pa.string())
-_INT = Column("INT", pa.int32())
-_BIGINT = Column("BIGINT", pa.int64())
-_TIMESTAMP = COLUMNS["storeTimestamp"]
-_UNIT = {"topic": _STRING, "queueId": _INT, "queueOffset": _BIGINT, "commitLogOffset": _BIGINT, "size": _INT, "tagsCode": _BIGINT}
-_BATCH_UNIT = {**_UNIT, "batchBaseOffset": _BIGINT, "batchNum": _INT, "storeTimestamp": _TIMESTAMP}
-_INDEX = {"keyHash": _INT, "commitLogOffset": _BIGINT, "timeDiff": _INT, "storeTimestamp": _TIMESTAMP, "slot": _INT, "file": _STRING}
-
-# The column that onCorrupt=report adds: null in rows of intact data; in a row for a damaged stretch only it and `file` are set.
-CORRUPT = "corrupt"
-CORRUPT_TYPE = pa.struct([("file", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("problem", pa.string())])
-_CORRUPT_COLUMN = Column("STRUCT<file: STRING, offset: BIGINT, length: BIGINT, problem: STRING>", CORRUPT_TYPE)
-
-
-class Table(NamedTuple):
-    """One of the tables of a store: all its columns, and those read by default."""
-
-    columns: dict[str, Column]
-    default: tuple[str, ...]
-
-
-TABLES: dict[str, Table] = {
-    "commitlog": Table({**COLUMNS, "file": _STRING}, DEFAULT_COLUMNS),
-    "consumequeue": Table({**_UNIT, "file": _STRING}, tuple(_UNIT)),
-    "batchcq": Table({**_BATCH_UNIT, "file": _STRING}, tuple(_BATCH_UNIT)),
-    "index": Table(_INDEX, tuple(_INDEX)),
-}
 
 _OF_THE_LOG = ("align", "fromPhysicalOffset", "toPhysicalOffset", "verifyCrc", "innerBatch", "brokerName", "batchBytes")
 NAMES = ("path", "paths", "table", "topic", "columns", "onCorrupt", "splitBytes", "batchRows", *_OF_THE_LOG)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """The options of one read of stores. ``topics`` is empty for all topics. Log offsets are None where the read is not bounded."""
-
-    paths: tuple[str, ...]
-    table: str
-    columns: tuple[str, ...]
-    topics: tuple[str, ...]
-    on_corrupt: str
-    split_bytes: int
-    batch_rows: int
-    batch_bytes: int
-    align: str
-    from_physical: int | None
-    to_physical: int | None
-    verify_crc: bool
-    inner_batch: str
-    broker_name: str | None
 
 
 def parse_store_options(options: Mapping[str, str]) -> StoreOptions:
@@ -106,16 +51,7 @@ def parse_store_options(options: Mapping[str, str]) -> StoreOptions:
 
 def store_spark_schema(options: StoreOptions) -> str:
     """Return the schema of a read as the DDL text Spark reads."""
-    return ", ".join(f"{name} {_column(options, name).sql_type}" for name in options.columns)
-
-
-def store_arrow_schema(options: StoreOptions) -> pa.Schema:
-    """Return the Arrow schema of every yielded batch of a read."""
-    return pa.schema([(name, _column(options, name).arrow_type) for name in options.columns])
-
-
-def _column(options: StoreOptions, name: str) -> Column:
-    return _CORRUPT_COLUMN if name == CORRUPT else TABLES[options.table].columns[name]
+    return ", ".join(f"{name} {column_of(options, name).sql_type}" for name in options.columns)
 
 
 def _columns(values: Values, table: str, *, report: bool) -> tuple[str, ...]:
@@ -142,8 +78,3 @@ def _local(values: Values, name: str, path: str) -> str:
         raise values.error(name, f"{path!r} is not a path of this machine: stores are read from local or mounted directories")
     # Workers may have a different working directory.
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
-
-
-def path_error(problem: str) -> OptionError:
-    """Return the error to raise for the paths of a read."""
-    return OptionError("path", problem, FORMAT)

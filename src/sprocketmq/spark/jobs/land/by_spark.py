@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sprocketmq.arrow.schema import DEFAULT_COLUMNS
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
 from sprocketmq.spark.jobs.land.table import is_table
 from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
 from sprocketmq.spark.jobs.progress import JobProgress, Report
-from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

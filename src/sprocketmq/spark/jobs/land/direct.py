@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sprocketmq.arrow.schema import DEFAULT_COLUMNS
 from sprocketmq.spark.jobs.land.compaction import compact_table, no_report, plan_groups
 from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
 from sprocketmq.spark.jobs.land.table import LandedBatch, Offsets, TableSpec, TableState
@@ -19,7 +20,6 @@ from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.offsets import decode_offsets
 from sprocketmq.spark.source.options import parse_options
 from sprocketmq.spark.source.planning import ranges_between
-from sprocketmq.spark.source.schema import DEFAULT_COLUMNS
 from sprocketmq.spark.source.stream_reader import StreamReader
 
 

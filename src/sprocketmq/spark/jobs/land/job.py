@@ -13,6 +13,7 @@ from functools import reduce
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from sprocketmq.arrow.schema import spark_schema
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.by_spark import FormatMissing, check_target, land_by_spark
 from sprocketmq.spark.jobs.land.compaction import compact, no_report
@@ -22,7 +23,6 @@ from sprocketmq.spark.jobs.land.table import check_place, is_table, landed_files
 from sprocketmq.spark.jobs.land.write import COMPRESSIONS, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Report
 from sprocketmq.spark.security import Secure, with_security
-from sprocketmq.spark.source.schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

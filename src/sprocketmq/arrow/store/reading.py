@@ -1,4 +1,4 @@
-"""Read pieces of store files into Arrow batches: the work of one Spark task, without a broker.
+"""Read pieces of store files into Arrow batches, without a broker.
 
 Record sizes are followed some megabytes at a time; everything else is decoded in arrays by ``PulledRows``, straight from the mapped file.
 Bodies are touched only for column ``body`` or ``verifyCrc``.
@@ -16,6 +16,10 @@ import numpy as np
 import pyarrow as pa
 from isal.isal_zlib import crc32 as _crc32
 
+from sprocketmq.arrow.decode import decode_rows
+from sprocketmq.arrow.pulled_rows import PulledRows
+from sprocketmq.arrow.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece, damaged
+from sprocketmq.arrow.store.tables import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_ANY_HOST_V6, SYSFLAG_INNER_BATCH
 from sprocketmq.protocol.layout import (
@@ -31,10 +35,6 @@ from sprocketmq.protocol.layout import (
     RECORD_HEAD_BYTES,
     RECORD_LAYOUT,
 )
-from sprocketmq.spark.source.decode import decode_rows
-from sprocketmq.spark.source.pulled_rows import PulledRows
-from sprocketmq.spark.store.options import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
-from sprocketmq.spark.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece, damaged
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import REAL_FS, FileSystem, will_need
 from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, dissect, property_crc

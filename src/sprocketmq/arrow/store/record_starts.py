@@ -6,6 +6,7 @@ The store's queues know where records begin; without them, or where they are wro
 from bisect import bisect_right
 from typing import Self
 
+from sprocketmq.arrow.store.pieces import DamagePiece
 from sprocketmq.protocol.layout import (
     BATCH_UNIT_BYTES,
     BLANK,
@@ -18,7 +19,6 @@ from sprocketmq.protocol.layout import (
     QUEUE_UNIT_LAYOUT,
     RECORD_LAYOUT,
 )
-from sprocketmq.spark.store.pieces import DamagePiece
 from sprocketmq.storage.bulk.record_search import find_record
 from sprocketmq.storage.file_view import FileView
 from sprocketmq.storage.fs import File, FileSystem

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sprocketmq.arrow.arrays import HEX_DIGITS
+from sprocketmq.arrow.pulled_rows import PulledRows
+from sprocketmq.arrow.stored_properties import StoredProperties
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 from sprocketmq.protocol.layout import HOST_V4_BYTES, HOST_V6_BYTES, INT32, INT64, RECORD_LAYOUT
 from sprocketmq.protocol.records import unpack_host
-from sprocketmq.spark.arrow_arrays import HEX_DIGITS
-from sprocketmq.spark.source.pulled_rows import PulledRows
-from sprocketmq.spark.source.stored_properties import StoredProperties
 
 _BORN_HOST_AT = RECORD_LAYOUT.offset("born_host")
 _LOG_OFFSET_AT = RECORD_LAYOUT.offset("log_offset")

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sprocketmq.arrow.record_walk import Buffer, entry_positions, inflate_bodies, record_positions
+from sprocketmq.arrow.stored_properties import StoredProperties
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import (
     SYSFLAG_ANY_HOST_V6,
@@ -31,8 +33,6 @@ from sprocketmq.protocol.layout import (
     MAGIC_V2,
     RECORD_LAYOUT,
 )
-from sprocketmq.spark.source.record_walk import Buffer, entry_positions, inflate_bodies, record_positions
-from sprocketmq.spark.source.stored_properties import StoredProperties
 from sprocketmq.storage.layout_arrays import RECORD_HEAD_DTYPE, values_at
 
 _FLAG_AT = RECORD_LAYOUT.offset("flag")

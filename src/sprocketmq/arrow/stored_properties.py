@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sprocketmq.spark.source.schema import MAP_TYPE
+from sprocketmq.arrow.schema import MAP_TYPE
 from sprocketmq.storage.layout_arrays import values_at
 
 

@@ -1,4 +1,4 @@
-"""Plan a read of stores in the driver: which bytes of which files are read, and by which task.
+"""Plan a read of stores: which bytes of which files are read, and by which task.
 
 A store may be in use, so a read ends where the data ended when it was planned; what is appended later is not read. Pieces of the commit
 log begin and end at record boundaries: no task reads records of another one, and damage stays within its piece.
@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from sprocketmq.arrow.store.pieces import DamagePiece, IndexPiece, LogPiece, Piece, UnitPiece, damaged, pack
+from sprocketmq.arrow.store.record_starts import FAR, RECORD_MAGICS, KnownStarts, SegmentView
+from sprocketmq.arrow.store.tables import ReadRefused, StoreOptions
 from sprocketmq.errors import StoreNotSupported
 from sprocketmq.protocol.layout import (
     BATCH_UNIT_BYTES,
@@ -23,10 +26,6 @@ from sprocketmq.protocol.layout import (
     QUEUE_UNIT_BYTES,
     QUEUE_UNIT_LAYOUT,
 )
-from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.store.options import FORMAT, StoreOptions, path_error
-from sprocketmq.spark.store.pieces import DamagePiece, IndexPiece, LogPiece, Piece, UnitPiece, damaged, pack
-from sprocketmq.spark.store.record_starts import FAR, RECORD_MAGICS, KnownStarts, SegmentView
 from sprocketmq.storage.directory_checks import check_directory, check_version
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS, Entry, FileSystem
@@ -45,15 +44,15 @@ _UNIT_HEAD_BYTES = QUEUE_UNIT_LAYOUT.offset("tags_code")  # log offset and size,
 def plan_store(options: StoreOptions, fs: FileSystem = REAL_FS) -> list[list[Piece]]:
     """Return what each task reads, in the order of the files; empty for stores without messages.
 
-    Raises OptionError when a path does not exist, is not a store or cannot be read, and StoreDamaged for damage found while planning with
+    Raises ReadRefused when a path does not exist, is not a store or cannot be read, and StoreDamaged for damage found while planning with
     onCorrupt=fail.
     """
     try:
         pieces = list(_Planner(options, fs).pieces())
     except OSError as e:
-        raise path_error(f"{e.filename or ', '.join(options.paths)} cannot be read: {e.strerror or e}") from None
+        raise _path_refused(f"{e.filename or ', '.join(options.paths)} cannot be read: {e.strerror or e}") from None
     except (NotAStoreFile, StoreNotSupported) as e:
-        raise path_error(str(e)) from None
+        raise _path_refused(str(e)) from None
     return pack(pieces, options.split_bytes)
 
 
@@ -71,9 +70,9 @@ def _existing(paths: Iterable[str]) -> Iterator[str]:
         elif glob.has_magic(path):
             found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207
             if not found:
-                raise path_error(f"nothing matches the pattern {path}")
+                raise _path_refused(f"nothing matches the pattern {path}")
         else:
-            raise path_error(f"{path} does not exist; on a cluster every worker must see the store under this path, the driver too")
+            raise _path_refused(f"{path} does not exist; on a cluster every worker must see the store under this path, the driver too")
         for name in found:
             real = os.path.realpath(name)
             if real not in seen:
@@ -87,7 +86,7 @@ def _exists(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as e:
-        raise path_error(f"{path} cannot be read: {e.strerror}") from None
+        raise _path_refused(f"{path} cannot be read: {e.strerror}") from None
     return True
 
 
@@ -117,7 +116,7 @@ class _Planner:
         stores = []
         for path, commit_log in zip(_existing(self._options.paths), commit_logs, strict=True):
             if commit_log.store is None:
-                raise path_error(f"{path} is a part of a commit log; table {table} needs the directory of the whole store")
+                raise _path_refused(f"{path} is a part of a commit log; table {table} needs the directory of the whole store")
             stores.append(commit_log.store)
         if table == "index":
             for store in stores:
@@ -164,7 +163,7 @@ class _Planner:
             start = parse_segment_name(name)
             full = f"{directory}/{name}"
             if start is None or not self._is_log(full, start):
-                raise path_error(
+                raise _path_refused(
                     f"{path} is no part of a commit log (20 digits name a segment, and records are in it): give the directory of a store,"
                     " its commitlog directory, or a file of that"
                 )
@@ -261,17 +260,16 @@ class _Planner:
         directory = QUEUE_DIRECTORIES[table]
         for store in stores:
             if self._fs.exists(f"{store.root}/{directory}/CURRENT") and not any(store.queues(directory)):
-                raise OptionError(
+                raise ReadRefused(
                     "table",
                     f"the queues of {store.root} are in a RocksDB database, which only Apache's broker reads; read table commitlog",
-                    FORMAT,
                 )
         there = {topic for store in stores for topic, _, _ in store.queues(directory)}
         for topic in self._options.topics:
             if topic not in there:
                 near = difflib.get_close_matches(topic, there, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise OptionError("topic", f"no store has a queue of topic {topic!r} in its {directory} directory{hint}", FORMAT)
+                raise ReadRefused("topic", f"no store has a queue of topic {topic!r} in its {directory} directory{hint}")
 
     def _queue_pieces(self, store: StoreDirectory) -> Iterator[Piece]:
         directory = QUEUE_DIRECTORIES[self._options.table]
@@ -347,3 +345,7 @@ def _data_end(view: FileView) -> int:
         if data := view.read(start, WINDOW_BYTES).rstrip(b"\0"):
             return start + len(data)
     return 0
+
+
+def _path_refused(problem: str) -> ReadRefused:
+    return ReadRefused("path", problem)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from sprocketmq.arrow.columns import ColumnBuilder
+from sprocketmq.arrow.pulled_rows import PulledRows
+from sprocketmq.arrow.schema import arrow_schema
 from sprocketmq.protocol.compression import decompress
-from sprocketmq.spark.source.columns import ColumnBuilder
-from sprocketmq.spark.source.pulled_rows import PulledRows
-from sprocketmq.spark.source.schema import arrow_schema
 
 DEFAULT_BATCH_ROWS = 4000
 DEFAULT_BATCH_BYTES = 4 << 20
