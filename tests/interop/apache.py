@@ -436,10 +436,30 @@ class JavaClient(JavaProcess):
         result: list[dict[str, Any]] = self.call("send", namesrv=namesrv, messages=[_encoded(m) for m in messages], queue=queue)
         return result
 
+    def send_by_key(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Send one by one, each to the queue that SelectMessageQueueByHash chooses for its property __SHARDINGKEY."""
+        results: list[dict[str, Any]] = self.call("send_by_key", namesrv=namesrv, messages=[_encoded(m) for m in messages])
+        return results
+
     def send_traced(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Send one by one with enableTrace; the traces are written some seconds later."""
         results: list[dict[str, Any]] = self.call("send_traced", namesrv=namesrv, messages=[_encoded(m) for m in messages])
         return results
+
+    def request(self, namesrv: str, topic: str, body: bytes, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Send a request and return its reply: topic, body, tag, properties."""
+        encoded = base64.b64encode(body).decode()
+        reply: dict[str, Any] = self.call("request", namesrv=namesrv, topic=topic, body=encoded, timeout_ms=round(timeout_s * 1000))
+        return {**reply, "body": base64.b64decode(reply["body"])}
+
+    @contextlib.contextmanager
+    def replier(self, namesrv: str, group: str, topic: str) -> Iterator[None]:
+        """Run a consumer that replies to every request with its body in capitals, and tag FromJava."""
+        handle = self.call("replier_start", namesrv=namesrv, group=group, topic=topic)
+        try:
+            yield
+        finally:
+            self.call("replier_stop", handle=handle)
 
     def send_batch(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Send as one explicit batch; the result's ids are comma lists and its offset the first message's."""

@@ -190,3 +190,23 @@ async def test_the_admin_client_tells_what_mqadmin_tells(
         assert cluster.cluster_addr_table[apache_broker.cluster] == [apache_broker.name]
         await admin.delete_topic(topic)
         assert topic not in await admin.topics()
+
+
+async def test_an_ordering_key_chooses_the_queue_that_javas_selector_chooses(
+    java: JavaClient, apache_namesrv: ApacheNamesrv, topic: str
+) -> None:
+    keys = ["a", "order-1", "order-2", "Ünïcode", "\U0001f600 key", "polygenelubricants", "k" * 300, *(f"customer {n}" for n in range(40))]
+    theirs = java.send_by_key(
+        apache_namesrv.address, [{"topic": topic, "body": b"java", "properties": {"__SHARDINGKEY": key}} for key in keys]
+    )
+    chosen = [result["queue_id"] for result in theirs]
+    assert set(chosen) == set(range(QUEUES))
+    async with Producer("oc_producer", namesrv=apache_namesrv.address) as producer:
+        singly = [await producer.send(Message(topic, b"ours", ordering_key=key)) for key in keys]
+        batches = [(await producer.send_batch([Message(topic, b"ours", ordering_key=key)] * 2))[1] for key in keys]
+    async with Producer("oc_gathering", namesrv=apache_namesrv.address, auto_batch=True) as producer:
+        gathered = [producer.submit(Message(topic, b"ours", ordering_key=key)) for key in keys for _ in range(2)]
+        assert [(await future).queue_id for future in gathered[::2]] == chosen
+    assert [result.queue_id for result in singly] == chosen
+    assert [result.queue_id for result in batches] == chosen
+    assert {view["properties"]["__SHARDINGKEY"] for view in java_pull_all(java, apache_namesrv.address, topic)} == set(keys)

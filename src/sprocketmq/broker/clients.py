@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sprocketmq.broker.groups import GroupRefused, GroupTable
+from sprocketmq.broker.requesters import Requesters
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
@@ -118,6 +119,7 @@ class ClientRegistry:
         self._group_log = PeerLog(log, clock.monotonic, level=logging.INFO)
         self.producers: dict[str, dict[ServerConnection, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self.requesters = Requesters()
         # The groups of each connection, so that its end need not search all groups.
         self._of: dict[ServerConnection, tuple[set[str], set[str]]] = {}
 
@@ -133,6 +135,7 @@ class ClientRegistry:
     def join_producer(self, group: str, conn: ServerConnection, client_id: str, command: Command) -> None:
         """Register a member of a producer group, or renew it."""
         self._memberships(conn)[0].add(group)
+        self.requesters.joined(conn, client_id)
         members = self.producers.setdefault(group, {})
         is_new = conn not in members
         member = members[conn] = self._member(client_id, command)
@@ -178,6 +181,8 @@ class ClientRegistry:
         if producer_group in producers:
             producers.discard(producer_group)
             self._drop_producer(producer_group, conn, "unregistered")
+            if not producers:
+                self.requesters.left(conn)
         changed = []
         if consumer_group in consumers:
             consumers.discard(consumer_group)
@@ -189,6 +194,7 @@ class ClientRegistry:
     def drop(self, conn: ServerConnection) -> list[ConsumerGroup]:
         """Forget a connection that ended and return the consumer groups it was in that still have members."""
         producers, consumers = self._of.pop(conn, (set(), set()))
+        self.requesters.left(conn)
         for name in producers:
             self._drop_producer(name, conn, conn.close_reason)
         return [group for name in consumers for group in self._drop_consumer(name, conn, conn.close_reason)]

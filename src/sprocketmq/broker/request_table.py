@@ -18,6 +18,7 @@ from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
 from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
 from sprocketmq.broker.replication.status import StatusHandlers
+from sprocketmq.broker.replies.handlers import ReplyHandlers
 from sprocketmq.broker.retry import RetryHandlers
 from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.time_spans import TimeSpanHandlers
@@ -130,6 +131,9 @@ class RequestTable:
                 parts.copies,
                 parts.counters,
                 allows=allows,
+            ).handlers(),
+            **ReplyHandlers(
+                config, parts.topics, parts.clients, parts.counters, parts.background, address=lambda: parts.address, clock=clock
             ).handlers(),
             **self._to_slaves.handlers(),
             **status.handlers(),

@@ -27,6 +27,7 @@ from sprocketmq.protocol.names import (
     DLQ_PREFIX,
     MAX_INTERNAL_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH,
+    REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     is_system_topic,
@@ -445,7 +446,7 @@ def _own_topics(cluster_name: str, broker_name: str) -> dict[str, tuple[int, int
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, READ_WRITE),
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": (1, READ_WRITE),
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": (1, READ_WRITE),
-        f"{cluster_name}_REPLY_TOPIC": (1, READ_WRITE),
+        f"{cluster_name}{REPLY_TOPIC_SUFFIX}": (1, READ_WRITE),
         f"rmq_sys_SYNC_BROKER_MEMBER_{broker_name}": (1, PERM_INHERIT),
         f"rmq_sys_REVIVE_LOG_{cluster_name}": (8, READ_WRITE),
     }

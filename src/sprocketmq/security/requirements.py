@@ -19,7 +19,7 @@ from sprocketmq.protocol.bodies import (
     TopicConfigList,
 )
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX
+from sprocketmq.protocol.names import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from sprocketmq.security.policies import Action, Context
 from sprocketmq.security.resources import EVERY_NAME, ResourceType
 
@@ -35,8 +35,6 @@ _GET_OR_LIST = frozenset({Action.GET, Action.LIST})
 _SUB_OR_GET = frozenset({Action.SUB, Action.GET})
 _SUB_OR_UPDATE = frozenset({Action.SUB, Action.UPDATE})
 _PUB_SUB_OR_GET = frozenset({Action.PUB, Action.SUB, Action.GET})
-
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 # What a request needs, by its fields, its body and the name of the server's own cluster.
 Rule = Callable[[Command, str], list[Context]]
@@ -135,9 +133,9 @@ def _reply(field: str) -> Rule:
 
 
 def _route(command: Command, _: str) -> list[Context]:
-    """Routes: every user may ask for that of the template topic, as clients do at their start. It tells where brokers are."""
+    """Routes: every user may ask for those of the template topic, as clients do at their start, and of reply topics: where brokers are."""
     topic = _named(command.ext, "topic")
-    return [] if topic == DEFAULT_TOPIC else [topic_context(topic, _PUB_SUB_OR_GET, _SUB_OR_GET)]
+    return [] if topic == DEFAULT_TOPIC or topic.endswith(REPLY_TOPIC_SUFFIX) else [topic_context(topic, _PUB_SUB_OR_GET, _SUB_OR_GET)]
 
 
 def _heartbeat(command: Command, _: str) -> list[Context]:

@@ -121,13 +121,18 @@ final class Consumers {
         }
         consumer.start();
         MQClientInstance instance = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory();
+        soonAfter(instance);
+        running.put(++lastHandle, new Running(consumer, received));
+        return lastHandle;
+    }
+
+    /** Has a consumer do shortly after its start what it would else do 30 s later. */
+    static void soonAfter(MQClientInstance instance) {
         SOON_AFTER.schedule(() -> {
             instance.sendHeartbeatToAllBrokerWithLock();
             instance.updateTopicRouteInfoFromNameServer();
             instance.rebalanceImmediately();
         }, 1500, TimeUnit.MILLISECONDS);
-        running.put(++lastHandle, new Running(consumer, received));
-        return lastHandle;
     }
 
     /** Describes messages as the listener gets them: the client goes on changing them. */

@@ -28,9 +28,11 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
@@ -44,6 +46,7 @@ public final class Driver {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
     private static final Consumers CONSUMERS = new Consumers();
+    private static final Requests REQUESTS = new Requests();
 
     private Driver() {
     }
@@ -80,6 +83,8 @@ public final class Driver {
                 return System.getProperty("java.version");
             case "send":
                 return send(command);
+            case "send_by_key":
+                return sendByKey(command);
             case "send_traced":
                 return sendTraced(command);
             case "send_batch":
@@ -98,6 +103,12 @@ public final class Driver {
                 return CONSUMERS.state(command);
             case "consumer_stop":
                 return CONSUMERS.stop(command);
+            case "request":
+                return Requests.request(producer(command), command);
+            case "replier_start":
+                return REQUESTS.start(command);
+            case "replier_stop":
+                return REQUESTS.stop(command);
             case "sign":
                 return Login.sign(command);
             case "queues":
@@ -182,6 +193,18 @@ public final class Driver {
         JSONObject queue = command.getJSONObject("queue");
         for (Message message : messages(command.getJSONArray("messages"))) {
             results.add(describe(queue == null ? producer(command).send(message) : producer(command).send(message, queue(queue))));
+        }
+        return results;
+    }
+
+    /**
+     * Sends one by one, each to the queue that SelectMessageQueueByHash chooses for its sharding key.
+     */
+    private static List<JSONObject> sendByKey(JSONObject command) throws Exception {
+        List<JSONObject> results = new ArrayList<>();
+        for (Message message : messages(command.getJSONArray("messages"))) {
+            String key = message.getProperty(MessageConst.PROPERTY_SHARDING_KEY);
+            results.add(describe(producer(command).send(message, new SelectMessageQueueByHash(), key)));
         }
         return results;
     }

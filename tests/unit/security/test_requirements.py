@@ -79,6 +79,7 @@ CASES = [
     (33, {}, b"", ["Topic:* Get"]),
     (105, T, b"", ["Topic:t Get|Pub|Sub"]),
     (105, {"topic": "TBW102"}, b"", []),
+    (105, {"topic": "c1_REPLY_TOPIC"}, b"", []),
     (105, {"topic": "%RETRY%g"}, b"", ["Group:g Get|Sub"]),
     *((code, T, b"", ["Topic:t Get"]) for code in (202, 300, 351, 354)),
     (203, G, b"", ["Group:g Get|Sub"]),
@@ -127,6 +128,7 @@ TO_CLIENTS = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 
 

@@ -14,6 +14,7 @@ holds them by weak references only.
 
 import contextlib
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakSet
@@ -221,7 +222,8 @@ class BrokerCounters:
     ``put_messages``, ``put_requests`` and ``put_bytes`` (bytes of bodies) count what was stored, messages that the broker itself stored
     among it; ``get_found`` and ``get_missed`` pulls answered with and without messages, ``get_messages`` and ``get_bytes`` what they
     carried. ``commit`` has what each send waited for its commit, ``flush`` what it waited for disk and replicas after that.
-    ``batches`` and ``inner_batches`` have the messages per batch that was stored as one record each, and as one record.
+    ``batches`` and ``inner_batches`` have the messages per batch that was stored as one record each, and as one record. ``replies``
+    counts replies to requests by what became of them.
     """
 
     __slots__ = (
@@ -245,6 +247,7 @@ class BrokerCounters:
         "put_failed",
         "put_messages",
         "put_requests",
+        "replies",
         "started_ms",
         "topics",
     )
@@ -255,6 +258,7 @@ class BrokerCounters:
         self.put_messages = self.put_bytes = self.put_requests = self.put_failed = 0
         self.get_found = self.get_missed = self.get_messages = self.get_bytes = 0
         self.connections_opened = self.connections_closed = 0
+        self.replies: Counter[str] = Counter()
         self.max_commit_s = 0.0
         self.commit = Histogram(WAIT_BOUNDS)
         self.flush = Histogram(WAIT_BOUNDS)

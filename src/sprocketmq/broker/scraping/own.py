@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from sprocketmq.broker.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Metric, Row, Value
+from sprocketmq.broker.replies.handlers import DELIVERED, ILLEGAL, NOT_TAKEN, OVERLOADED, REQUESTER_GONE
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.protocol.codes import ResponseCode
 
@@ -56,6 +57,11 @@ def _replicas(sources: Sources) -> Iterator[Row]:
         yield (sources.address(),), sources.replication.follower.behind_bytes
 
 
+def _replies(sources: Sources) -> Iterator[Row]:
+    for outcome in (DELIVERED, REQUESTER_GONE, NOT_TAKEN, OVERLOADED, ILLEGAL):
+        yield (outcome,), sources.counters.replies[outcome]
+
+
 OWN = (
     Metric(
         "sprocketmq_batch_messages",
@@ -80,6 +86,7 @@ OWN = (
         "How long sends waited for disk and replicas after that (SYNC_FLUSH, SYNC_MASTER).",
         _one(lambda s: s.counters.flush),
     ),
+    Metric("sprocketmq_replies_total", COUNTER, ("outcome",), "Replies to requests, by what became of them.", _replies),
     Metric("sprocketmq_held_pulls", GAUGE, (), "Pulls that wait for a message.", _one(lambda s: s.pulls.held_count)),
     Metric(
         "sprocketmq_loop_lag_seconds",

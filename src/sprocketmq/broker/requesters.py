@@ -1,0 +1,36 @@
+"""The connections of producers by client id: replies name their requester by it."""
+
+from sprocketmq.net.server import ServerConnection
+
+
+class Requesters:
+    """Finds the connection of a producer. A connection has one client id: that of its last heartbeat as a producer."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, dict[ServerConnection, None]] = {}
+        self._ids: dict[ServerConnection, str] = {}
+
+    def joined(self, conn: ServerConnection, client_id: str) -> None:
+        """Note that the producer ``client_id`` has sent a heartbeat on ``conn``."""
+        known = self._ids.get(conn)
+        if known == client_id:
+            return
+        if known is not None:
+            self.left(conn)
+        self._ids[conn] = client_id
+        self._connections.setdefault(client_id, {})[conn] = None
+
+    def left(self, conn: ServerConnection) -> None:
+        """Forget a connection that has no producer any more."""
+        client_id = self._ids.pop(conn, None)
+        if client_id is None:
+            return
+        connections = self._connections[client_id]
+        del connections[conn]
+        if not connections:
+            del self._connections[client_id]
+
+    def find(self, client_id: str) -> ServerConnection | None:
+        """Return the newest connection of a producer, None when it has none."""
+        connections = self._connections.get(client_id)
+        return next(reversed(connections)) if connections else None
