@@ -1,7 +1,6 @@
 """Keep the messages of each customer in order: same key, same queue."""
 
 import asyncio
-import zlib
 
 from sprocketmq import Message, Producer, PullConsumer
 from sprocketmq.embedded import LocalCluster
@@ -11,11 +10,9 @@ async def main() -> None:
     async with LocalCluster() as mq:
         mq.create_topic("steps", queues=4)
         async with Producer("shop", namesrv=mq.namesrv) as producer:
-            queues = await producer.queues("steps")
             for step in range(3):
                 for customer in ("ada", "bob", "eve"):
-                    queue = queues[zlib.crc32(customer.encode()) % len(queues)]
-                    await producer.send(Message("steps", b"%d" % step, tag=customer, queue=queue))
+                    await producer.send(Message("steps", b"%d" % step, tag=customer, ordering_key=customer))
         async with PullConsumer("audit", namesrv=mq.namesrv) as consumer:
             for queue in await consumer.queues("steps"):
                 if end := await consumer.max_offset(queue):

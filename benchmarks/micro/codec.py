@@ -1,8 +1,10 @@
 """What the codecs cost: nanoseconds for one frame, header, record or message. ``python -m benchmarks.micro.codec``.
 
-Each figure is processor time in the fastest of several rounds: what the code costs, whatever else runs. Bodies are 1 KiB unless named.
+Each figure is processor time in the fastest of several rounds: what the code costs, whatever else runs. Bodies are 1 KiB unless named;
+``mixed`` ones have 512 to 1,536 bytes, and tags and keys.
 """
 
+import random
 import sys
 import time
 import timeit
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.report import write_result
+from sprocketmq.client.consume.pull_requests import locate_messages
 from sprocketmq.protocol.batch import encode_batch, scan_batch, split_batch, split_columns
 from sprocketmq.protocol.bodies import HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import SerializeType
@@ -67,11 +70,11 @@ def frames(command: Command) -> Callable[[], object]:
     return receive
 
 
-def record(queue_offset: int) -> bytes:
+def record(queue_offset: int, body: bytes = BODY, properties: bytes = RAW_PROPERTIES, sys_flag: int = 0) -> bytes:
     return encode_record(
         topic=b"bench",
-        body=BODY,
-        properties=RAW_PROPERTIES,
+        body=body,
+        properties=properties,
         queue_id=3,
         queue_offset=queue_offset,
         physical_offset=queue_offset * 1200,
@@ -79,7 +82,17 @@ def record(queue_offset: int) -> bytes:
         born_host=HOST,
         store_timestamp_ms=1_700_000_000_001,
         store_host=HOST,
+        sys_flag=sys_flag,
     )
+
+
+def mixed_messages(count: int) -> list[tuple[int, bytes, bytes]]:
+    """Return flag, body and properties of messages with bodies of several sizes, tags and keys."""
+    chance = random.Random(18)
+    return [
+        (0, chance.randbytes(chance.randint(512, 1536)), encode_properties({"KEYS": f"order-{i}"} | PROPERTIES | {"TAGS": "ab"[i & 1]}))
+        for i in range(count)
+    ]
 
 
 def actions() -> dict[str, tuple[Callable[[], object], int]]:
@@ -95,19 +108,11 @@ def actions() -> dict[str, tuple[Callable[[], object], int]]:
     messages = [(0, BODY, RAW_PROPERTIES)] * IN_BATCH
     batch = encode_batch(messages)
     pulled = b"".join(record(i) for i in range(IN_FRAMES))
-    inner = encode_record(
-        topic=b"bench",
-        body=batch,
-        properties=b"INNER_NUM\x01100\x02",
-        queue_id=0,
-        queue_offset=0,
-        physical_offset=0,
-        born_timestamp_ms=1,
-        born_host=HOST,
-        store_timestamp_ms=1,
-        store_host=HOST,
-        sys_flag=192,
-    )
+    inner = record(0, batch, b"INNER_NUM\x01100\x02", 192)
+    mixed = mixed_messages(IN_BATCH)
+    mixed_pulled = b"".join(record(i, body, properties) for i, (_, body, properties) in enumerate(mixed))
+    mixed_inner = record(0, encode_batch(mixed), b"INNER_NUM\x01100\x02", 192)
+    tags = frozenset({b"a"})
     ids = MessageIdFactory("192.0.2.2", 1)
     text = (b"the quick brown fox jumps over the lazy dog %d; " * 100)[:4096]
     heartbeat = HeartbeatData("192.0.2.2@1", [ProducerData("pg")]).encode()
@@ -135,6 +140,12 @@ def actions() -> dict[str, tuple[Callable[[], object], int]]:
         "record decode, body, tag, offset": (lambda: [(m.body, m.tag, m.queue_offset) for m in decode_records(pulled)], IN_FRAMES),
         "record decode and CRC": (lambda: decode_records(pulled, verify_crc=True), IN_FRAMES),
         "inner batch decode and body": (lambda: [m.body for m in decode_records(inner)], IN_BATCH),
+        "mixed records decode and body": (lambda: [m.body for m in decode_records(mixed_pulled)], IN_BATCH),
+        "mixed records, body, tag, offset": (lambda: [(m.body, m.tag, m.queue_offset) for m in decode_records(mixed_pulled)], IN_BATCH),
+        "mixed records chosen by tag": (lambda: list(locate_messages(mixed_pulled, "", 0, tags)), IN_BATCH),
+        "mixed inner batch decode and body": (lambda: [m.body for m in decode_records(mixed_inner)], IN_BATCH),
+        "mixed inner batch, body, tag, offset": (lambda: [(m.body, m.tag, m.queue_offset) for m in decode_records(mixed_inner)], IN_BATCH),
+        "mixed inner batch chosen by tag": (lambda: list(locate_messages(mixed_inner, "", 0, tags)), IN_BATCH),
         "batch encode, a message": (lambda: encode_batch(messages), IN_BATCH),
         "batch split, a message": (lambda: split_batch(batch), IN_BATCH),
         "batch split into columns, a message": (lambda: split_columns(batch), IN_BATCH),

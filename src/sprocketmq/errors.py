@@ -297,6 +297,37 @@ class SendQueueFull(RetriableError):
         self.limit = limit
 
 
+class ReplyTimeout(MaybeStoredError):
+    """A request was stored, and no reply came within ``timeout_s``: it may have been handled or not."""
+
+    def __init__(self, topic: str, msg_id: str, timeout_s: float) -> None:
+        super().__init__(
+            f"no reply within {timeout_s:g} s to request {msg_id} to {topic!r}, which is stored and may be handled yet: "
+            "look whether a consumer of the topic runs and replies, or give a longer timeout_s"
+        )
+        self.topic = topic
+        self.msg_id = msg_id
+        self.timeout_s = timeout_s
+
+
+class RequesterGone(FatalError):
+    """The producer that sent a request cannot get the reply: it has left, or its time is over."""
+
+    def __init__(self, client_id: str, remark: str) -> None:
+        super().__init__(f"the reply cannot reach {client_id}, which has left or waits no longer ({remark}): drop the reply")
+        self.client_id = client_id
+        self.remark = remark
+
+
+class NotARequest(ConfigError):
+    """A message to be replied to is no request: its sender did not call ``request``."""
+
+    def __init__(self, msg_id: str, missing: Sequence[str]) -> None:
+        super().__init__(f"message {msg_id} is no request, it lacks {', '.join(missing)}: reply to messages sent with request() only")
+        self.msg_id = msg_id
+        self.missing = tuple(missing)
+
+
 class ClientClosed(FatalError):
     """The client was closed (or not started yet)."""
 

@@ -24,7 +24,7 @@ _OWN_PROPERTIES = 1024
 
 _METHODS = ("message_created", "sending", "sent", "pulled", "handling", "handled", "given_back")
 # What a hook may not change: where a message goes, when, and what is in it.
-_FIXED = ("topic", "body", "queue", "flag", "delay_level", "deliver_at_ms", "wait_store_ok")
+_FIXED = ("topic", "body", "queue", "ordering_key", "flag", "delay_level", "deliver_at_ms", "wait_store_ok")
 
 
 class _Raised:

@@ -29,6 +29,7 @@ from sprocketmq.errors import (
     ConnectFailed,
     ConnectionLost,
     NameserverUnavailable,
+    RequestTimeout,
     RetriableError,
     SprocketError,
     TopicNotFound,
@@ -115,6 +116,8 @@ class Instance(LoopBound):
         # The refusal in the last round of heartbeats.
         self.refusal: AccessRefused | None = None
         self._heartbeat: asyncio.Task[None] | None = None
+        # Connections on which the last heartbeat was not answered, and how many bytes they had received by then.
+        self._silent: dict[str, tuple[Connection, int]] = {}
         self._beat_again = False
         guard(self)
 
@@ -372,9 +375,18 @@ class Instance(LoopBound):
             await self.heartbeat()
 
     async def _heartbeat_one(self, address: str, body: bytes, refusals: list[AccessRefused]) -> None:
+        silent = self._silent.pop(address, None)
         try:
             conn = await self.brokers.get(address)
-            response = await conn.ask(RequestCode.HEART_BEAT, ext={}, body=body, timeout_s=REQUEST_TIMEOUT_S)
+            try:
+                response = await conn.ask(RequestCode.HEART_BEAT, ext={}, body=body, timeout_s=REQUEST_TIMEOUT_S)
+            except RequestTimeout:
+                # A network that drops packets closes nothing; a pull that the broker holds would wait for minutes.
+                if silent == (conn, conn.received_bytes):
+                    conn.abort("two heartbeats were not answered, and nothing came between them")
+                else:
+                    self._silent[address] = conn, conn.received_bytes
+                raise
         except SprocketError as e:
             log.log(self.level_of(e), "%s: no heartbeat to broker %s: %s", self.kind, address, e)
             return

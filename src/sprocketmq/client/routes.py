@@ -16,7 +16,8 @@ DEFAULT_TOPIC_QUEUES = 4
 class Route:
     """The queues of one topic. A ``provisional`` route is the template topic's: the broker creates the topic at the first send.
 
-    ``away`` are addresses that accept no connections at the moment; routes that differ only in these are equal.
+    ``clusters`` are the names of its brokers' clusters. ``away`` are addresses that accept no connections at the moment; routes that
+    differ only in these are equal.
     """
 
     topic: str
@@ -24,6 +25,7 @@ class Route:
     subscribe_queues: tuple[MessageQueue, ...]
     addresses: Mapping[str, Mapping[int, str]]
     provisional: bool = False
+    clusters: tuple[str, ...] = ()
     away: frozenset[str] = field(default=frozenset(), compare=False)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
@@ -74,7 +76,8 @@ def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route
             publish += [MessageQueue(topic, name, i) for i in range(writes)]
     if data.order_topic_conf:
         publish = _order_queues(topic, data.order_topic_conf, addresses)
-    return Route(topic, tuple(publish), tuple(subscribe), addresses, provisional=template)
+    clusters = tuple(sorted({broker.cluster for broker in data.broker_datas}))
+    return Route(topic, tuple(publish), tuple(subscribe), addresses, provisional=template, clusters=clusters)
 
 
 def _order_queues(topic: str, conf: str, addresses: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:

@@ -40,6 +40,7 @@ class ProducerStats:
     stored, all tries together.
 
     ``hook_failures`` counts calls of hooks that raised or returned something unusable, ``slow_hooks`` those that took over 0.1 s.
+    ``oneway`` counts messages of ``send_oneway``, of which nobody knows whether they are stored; the other numbers leave them out.
     """
 
     group: str
@@ -56,6 +57,7 @@ class ProducerStats:
     latency: Durations = field(default_factory=Durations)
     hook_failures: int = 0
     slow_hooks: int = 0
+    oneway: int = 0
 
 
 class DurationCounts:
@@ -131,10 +133,11 @@ class FailureCounts:
 class ProducerCounts:
     """The counters of one producer; ``single`` are requests with one message. The outbox adds to the fields itself."""
 
-    __slots__ = ("batched", "batches", "bytes", "failures", "latency", "retries", "single", "sizes")
+    __slots__ = ("batched", "batches", "bytes", "failures", "latency", "oneway", "retries", "single", "sizes")
 
     def __init__(self) -> None:
         self.single = 0
+        self.oneway = 0
         self.batches = 0
         self.batched = 0
         self.bytes = 0
@@ -160,6 +163,26 @@ class ProducerCounts:
         """Count a request that has failed."""
         self.retries += retries
         self.failures.add(error)
+
+    def snapshot(self, group: str, *, in_flight: int, in_flight_bytes: int, hook_failures: int, slow_hooks: int) -> ProducerStats:
+        """Return the counters as they are now."""
+        return ProducerStats(
+            group,
+            messages=self.single + self.batched,
+            bytes=self.bytes,
+            requests=self.single + self.batches,
+            batches=self.batches,
+            messages_per_request=self.messages_per_request(),
+            in_flight=in_flight,
+            in_flight_bytes=in_flight_bytes,
+            retries=self.retries,
+            failed=self.failures.total,
+            failures=dict(self.failures.counts),
+            latency=self.latency.summary(),
+            hook_failures=hook_failures,
+            slow_hooks=slow_hooks,
+            oneway=self.oneway,
+        )
 
 
 class ConsumerCounts:

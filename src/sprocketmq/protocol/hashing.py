@@ -11,6 +11,8 @@ except ImportError:  # there is no wheel for every platform
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
 
+_SHORT_KEY = 64
+
 # CRC-32 with all 32 bits. On processors with AVX-512 ISA-L's takes 120 ns longer for each call with 64 bytes or more.
 full_crc32 = _fast_crc32
 
@@ -31,6 +33,17 @@ def java_hash(text: str) -> int:
         for i in range(0, len(units), 2):
             h = (h * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
+
+
+# The keys of a producer often come back; the bounds keep a variety of them, and long ones, from growing memory.
+@lru_cache(maxsize=4096)
+def _short_key_hash(key: str) -> int:
+    return abs(java_hash(key))
+
+
+def hashed_queue(key: str, queues: int) -> int:
+    """Return which of so many queues Java's SelectMessageQueueByHash chooses for a key: |hash % n|, where Java's % cuts toward zero."""
+    return (_short_key_hash(key) if len(key) <= _SHORT_KEY else abs(java_hash(key))) % queues
 
 
 # Tags are few and repeat on every message; the bound keeps hostile variety from growing memory.

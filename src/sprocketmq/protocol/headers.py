@@ -63,6 +63,25 @@ class SendMessageV1(msgspec.Struct, rename="camel", gc=False):
 SendHeader = SendMessageV1 | SendMessageV2
 
 
+class PushReply(msgspec.Struct, rename="camel"):
+    """A reply on its way to the producer that waits for it (326); addresses are ``host:port``."""
+
+    topic: str
+    producer_group: str = ""
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32 = 0
+    sys_flag: Int32 = 0
+    born_timestamp_ms: Int64 = msgspec.field(name="bornTimestamp", default=0)
+    flag: Int32 = 0
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    born_host: str = ""
+    store_host: str = ""
+    store_timestamp_ms: Int64 = msgspec.field(name="storeTimestamp", default=0)
+
+
 class SendResponse(msgspec.Struct, rename="camel", gc=False):
     """Where a send was stored; ``msg_id`` is a comma list for a batch on a plain topic."""
 

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sprocketmq.errors import ConfigError, InvalidMessage, NotAMessage
+from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, SHARDING_KEY
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
+# As a property with its name and two separators it takes all the room that properties have.
+MAX_ORDERING_KEY_BYTES = MAX_PROPERTIES_LENGTH - len(SHARDING_KEY) - 2
+# Errors quote so many characters of a value.
+_QUOTED = 200
 
 
 class _Positional(msgspec.Struct, eq=False, gc=False):
@@ -32,7 +37,12 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
     1 h 2 h, unless configured otherwise), 0 means not at all; a broker takes a level beyond its table for its last. ``deliver_at_ms``
     is a wall-clock time in milliseconds since the epoch instead of a level; one that has passed means at once.
 
-    Raises InvalidMessage when the body is not bytes-like, or a delay cannot be; the other fields are checked when the message is sent.
+    ``ordering_key`` sends all messages with the same key to one queue, which keeps their order. The queue is the one that Java's
+    SelectMessageQueueByHash chooses for the key, and changes with the number of queues; consumers find the key in property
+    ``__SHARDINGKEY``.
+
+    Raises InvalidMessage when the body is not bytes-like, or a delay or the ordering key cannot be; the other fields are checked when the
+    message is sent.
     """
 
     delay_level: int = 0
@@ -40,6 +50,7 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
     queue: "MessageQueue | None" = None
     flag: int = 0
     wait_store_ok: bool = True
+    ordering_key: str | None = None
 
     if TYPE_CHECKING:
 
@@ -56,6 +67,7 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
             queue: "MessageQueue | None" = None,
             flag: int = 0,
             wait_store_ok: bool = True,
+            ordering_key: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -66,6 +78,8 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
             self.body = bytes(body)
         if self.delay_level != 0 or self.deliver_at_ms is not None:
             _check_delay(self.delay_level, self.deliver_at_ms)
+        if self.ordering_key is not None:
+            check_ordering_key(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without properties of its own a message shares a mapping proxy, which neither pickle nor copy.deepcopy takes.
@@ -88,6 +102,27 @@ def _check_delay(level: object, deliver_at_ms: object) -> None:
             raise InvalidMessage(f"deliver_at_ms must be whole milliseconds since the epoch, not {deliver_at_ms!r}")
         if level:
             raise InvalidMessage(f"delay level {level} and deliver_at_ms {deliver_at_ms} exclude each other: give one of them")
+
+
+def check_ordering_key(message: Message, index: int | None = None) -> None:
+    """Raise InvalidMessage when a message's ordering key cannot be stored, or when its queue is chosen otherwise, too."""
+    key: object = message.ordering_key
+    if type(key) is not str:
+        raise InvalidMessage(f"the ordering key must be text, not {type(key).__name__}: {key!r}"[:_QUOTED], index=index)
+    if not key:
+        raise InvalidMessage("the ordering key is empty: give a key, or None for a message without order", index=index)
+    if "\x01" in key or "\x02" in key:
+        raise InvalidMessage(f"the ordering key {key[:_QUOTED]!r} has a separator of properties in it, 0x01 or 0x02", index=index)
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as e:
+        raise InvalidMessage(f"the ordering key must be valid text: {e.reason}", index=index) from None
+    if size > MAX_ORDERING_KEY_BYTES:
+        raise InvalidMessage(f"the ordering key takes {size} bytes, the limit is {MAX_ORDERING_KEY_BYTES}", index=index)
+    if message.queue is not None:
+        raise InvalidMessage("the ordering key and queue exclude each other: give one of them, as the key chooses the queue", index=index)
+    if message.properties and SHARDING_KEY in message.properties:
+        raise InvalidMessage(f"the ordering key and the property {SHARDING_KEY} exclude each other: give ordering_key alone", index=index)
 
 
 def not_a_message(value: object, index: int | None = None) -> NotAMessage:

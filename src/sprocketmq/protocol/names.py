@@ -11,6 +11,8 @@ MAX_GROUP_LENGTH = 120
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 DEFAULT_TOPIC = "TBW102"
+# The topic of the replies in a cluster is its name and this.
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 # Where our brokers park messages with a delivery time of their own; not the reference's rmq_sys_wheel_timer, whose files differ.
 TIMER_TOPIC = "rmq_sys_sprocketmq_timer"

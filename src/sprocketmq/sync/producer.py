@@ -49,9 +49,12 @@ class Producer(Face[client.Producer]):
         self._has_hooks = self._client.has_hooks
 
     send_batch = blocking(client.Producer.send_batch)
+    send_oneway = blocking(client.Producer.send_oneway)
     flush = blocking(client.Producer.flush)
     room = blocking(client.Producer.room)
     queues = blocking(client.Producer.queues)
+    request = blocking(client.Producer.request)
+    reply = blocking(client.Producer.reply)
 
     def send(self, message: Message, *, timeout_s: float | None = None) -> SendResult:
         """Send one message and return where it was stored. Raises what the async ``send`` raises."""
@@ -100,6 +103,7 @@ class Producer(Face[client.Producer]):
             if held.messages and held.messages >= self._max_messages:
                 raise SendQueueFull("messages", self._max_messages)
             if held.messages and held.bytes + size > self._max_bytes:
+                self._client.refused(size)
                 raise SendQueueFull("bytes", self._max_bytes)
             held.messages += 1
             held.bytes += size

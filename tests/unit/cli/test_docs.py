@@ -153,7 +153,9 @@ class Reader:
             case "python":
                 self.process(sys.executable, "-W", "error", "-c", self.here(block.text))
             case "toml" | "conf" | "yaml" | "ini" | "dockerfile":
-                (self.home / block.text.splitlines()[0].removeprefix("# ")).write_text(block.text, encoding="utf-8")
+                file = self.home / block.text.splitlines()[0].removeprefix("# ")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(block.text, encoding="utf-8")
             case other:
                 pytest.fail(f"{block}: a {other} block needs a mark")
 

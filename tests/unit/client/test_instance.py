@@ -235,6 +235,23 @@ async def test_a_broker_that_refuses_heartbeats_is_logged(cluster, caplog):
     assert "no room" in caplog.text
 
 
+async def test_a_connection_on_which_two_heartbeats_in_a_row_get_nothing_is_closed(cluster, monkeypatch):
+    async with Producer("pg", namesrv=cluster.namesrv.address, clock=ManualClock()) as producer:
+        await producer.send(Message("t", b"x"))
+        instance = instance_of(producer)
+        await instance.heartbeat_now()
+        conn = instance.brokers.peek(cluster.broker.address)
+        monkeypatch.setattr(instance_module, "REQUEST_TIMEOUT_S", 0.01)
+        cluster.broker.script(Q.HEART_BEAT, silence, silence, silence)
+        await instance.heartbeat_now()
+        await producer.send(Message("t", b"y"))  # the broker is alive
+        await instance.heartbeat_now()
+        assert not conn.closed
+        await instance.heartbeat_now()
+        assert conn.closed
+        await producer.send(Message("t", b"z"))
+
+
 # --- life ---------------------------------------------------------------------------------------------------------------
 
 

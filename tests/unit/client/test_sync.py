@@ -116,6 +116,21 @@ def test_submit_is_bounded_in_the_callers_thread(running):
                 future.result(60)
 
 
+def test_room_waits_until_a_body_fits_that_was_too_large(running):
+    def answer_later(conn, command):
+        asyncio.get_running_loop().call_later(0.05, running.broker.on_SEND_MESSAGE_V2, conn, command)
+        return True
+
+    running.broker.script(Q.SEND_MESSAGE_V2, answer_later)
+    with sync.Producer("pg", namesrv=running.namesrv.address, max_in_flight_bytes=100, timeout_s=60) as producer:
+        first = producer.submit(Message("t", b"x" * 60))
+        with pytest.raises(SendQueueFull, match="bytes"):
+            producer.submit(Message("t", b"x" * 60))
+        producer.room()
+        assert first.done()
+        assert producer.submit(Message("t", b"x" * 60)).result(60).topic == "t"
+
+
 def test_a_cancelled_future_frees_its_place(running):
     with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
         future = producer.submit(Message("t", b"x"))

@@ -227,6 +227,59 @@ def test_records_of_the_same_lengths_are_what_each_is_alone(count):
         found.verify_crc()
 
 
+PROPERTY_STRINGS = [
+    b"",
+    b"TAGS\x01a\x02",
+    b"WAIT\x01true\x02TAGS\x01b\x02UNIQ_KEY\x01K1\x02",
+    b"KEYS\x01k TAGS\x02TAGS\x01a",
+    b"TAGS\x01\x02UNIQ_KEY\x01K2",
+    b"UNIQ_KEY\x01K3\x02MYTAGS\x01a\x02",
+]
+
+
+def unlike_records(count: int) -> list[bytes]:
+    """Records whose bodies and properties have several lengths, some with long topics, one with a large body."""
+    return [
+        record(
+            queue_offset=i,
+            physical_offset=i * 104,
+            topic=b"T" * (200 if i % 11 > 7 else 1),
+            body=b"%d" % i * (i % 7 if i != 5 else 9000),
+            flag=i,
+            properties=PROPERTY_STRINGS[i % 6],
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_records_of_several_lengths_are_what_each_is_alone(count):
+    each = unlike_records(count)
+    for raw, found in zip(each, decode_records(b"".join(each), broker_name="b"), strict=True):
+        alone = Record(raw, 0, len(raw), "b")
+        assert [getattr(found, name) for name in FIELDS] == [getattr(alone, name) for name in FIELDS]
+        assert (found.unique_key, found.has_tag({b"a"})) == (alone.unique_key, alone.has_tag({b"a"}))
+        found.verify_crc()
+
+
+def test_messages_of_a_batch_with_several_lengths_are_what_each_is_alone():
+    raw = record(
+        body=encode_batch([(i, b"%d" % i * (i % 7 if i != 5 else 9000), PROPERTY_STRINGS[i % 6]) for i in range(40)]), sys_flag=192
+    )
+    found = decode_records(raw, broker_name="b")
+    for one, alone in zip(found, Record(raw, 0, len(raw), "b").inner_messages(), strict=True):
+        assert [getattr(one, name) for name in FIELDS] == [getattr(alone, name) for name in FIELDS]
+        assert (one.unique_key, one.has_tag({b"a"})) == (alone.unique_key, alone.has_tag({b"a"}))
+
+
+@pytest.mark.parametrize("tags", [{b"a"}, {b"b", b"3"}, {b"a", b"b"}, {b"nobody's"}])
+def test_tags_choose_the_same_messages_before_they_are_created_and_after(tags):
+    alike = b"".join(record(queue_offset=i, properties=b"WAIT\x01true\x02TAGS\x01a\x02") for i in range(5))
+    for data in (b"", mixed(), alike, b"".join(like_records(40)), b"".join(unlike_records(40)), inner_batch()):
+        expected = [(m.queue_offset, m.body) for m in decode_records(data) if m.has_tag(tags)]
+        assert [(m.queue_offset, m.body) for m in locate_records(data).with_tags(tags)] == expected
+
+
 @pytest.mark.parametrize("place", [*range(8), *range(36, 40), *range(84, 88)])
 def test_a_record_that_differs_in_one_byte_of_its_head_is_not_taken_for_its_neighbours(place):
     raw = bytearray(b"".join(like_records(3)))

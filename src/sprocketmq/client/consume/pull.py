@@ -30,10 +30,11 @@ from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.outages import Outages
 from sprocketmq.client.routes import Route
-from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.send.producer import Producer
 from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.deliveries import DeliveryTraces
+from sprocketmq.client.traces.producer import trace_producer
 from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError, RetriableError, SprocketError
@@ -99,7 +100,7 @@ class PullConsumer(Client):
         self._trace_writer: TraceWriter | None = None
         self._traces: DeliveryTraces | None = None
         if tracing is not None:
-            make = trace_producer(group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            make = trace_producer(Producer, group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, self._instance, make)
             self._traces = DeliveryTraces(tracing, group, self._instance, self._trace_writer)
         self._offsets = OffsetRequests(self._instance)

@@ -95,7 +95,7 @@ def locate_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[
     entries is returned as one message. Raises RemoteProtocolError for invalid records.
     """
     whole: list[ReceivedMessage] = []
-    messages: Sequence[ReceivedMessage] = locate_records(body, broker_name=broker_name, whole=whole)
+    located = locate_records(body, broker_name=broker_name, whole=whole)
     for message in whole:
         # Raising would stop the queue for good: the next pull returns the same batch.
         log.error(
@@ -105,10 +105,9 @@ def locate_messages(body: bytes, broker_name: str, offset: int, tags: frozenset[
             broker_name,
             message.offset_msg_id,
         )
+    messages = located if tags is None else located.with_tags(tags)
     if messages and messages[0].queue_offset < offset:
-        messages = [m for m in messages if m.queue_offset >= offset]
-    if tags is not None:
-        messages = [m for m in messages if m.has_tag(tags)]
+        return [m for m in messages if m.queue_offset >= offset]
     return messages
 
 

@@ -33,10 +33,11 @@ from sprocketmq.client.instance import Instance
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.routes import Route
-from sprocketmq.client.send.producer import trace_producer
+from sprocketmq.client.send.producer import Producer
 from sprocketmq.client.stats import ConsumerCounts
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.deliveries import DeliveryTraces
+from sprocketmq.client.traces.producer import trace_producer
 from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError
@@ -162,7 +163,7 @@ class PushConsumer(Client):
         )
         self._trace_writer: TraceWriter | None = None
         if tracing is not None:
-            make = trace_producer(group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            make = trace_producer(Producer, group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, instance, make)
             hooks = [*hooks, DeliveryTraces(tracing, group, instance, self._trace_writer)]
         self._counts = ConsumerCounts()

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
+from sprocketmq.client.send.batch import Batch, BatchKey
 from sprocketmq.client.send.batching import BATCH_BYTES, BUSY_BATCH_BYTES, Batching, BatchingStats
 from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
 from sprocketmq.client.send.queue_choice import queue_of
 from sprocketmq.clock import Clock
-from sprocketmq.protocol.batch import PROPERTY_LENGTH_BYTES, entry_head, entry_heads, flag_of, property_length
-from sprocketmq.protocol.ids import MessageIds
 from sprocketmq.protocol.layout import BATCH_ENTRY_OVERHEAD
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
@@ -36,88 +35,16 @@ class Added(Enum):
 
 QUEUED, WAKE, SEND_SINGLY, SEND_AT_ONCE = Added
 
-# Messages may share a batch when these are equal: topic, tag, wait_store_ok, and the queue the caller chose.
-BatchKey = tuple[str, str | None, bool, MessageQueue | None]
-
 _M = TypeVar("_M")
-
-
-class Batch(Generic[_M]):
-    """Messages of one key in the order they came: their encoded entries, and ``members``, what waits for the outcome of each."""
-
-    __slots__ = (
-        "bodies",
-        "key",
-        "limit",
-        "members",
-        "merged_keys",
-        "merged_keys_bytes",
-        "opened_at",
-        "overhead",
-        "prefix",
-        "queue",
-        "size",
-        "special",
-        "tag",
-        "topic",
-        "wait_store_ok",
-    )
-
-    def __init__(self, key: BatchKey) -> None:
-        self.key = key
-        self.topic, self.tag, self.wait_store_ok, self.queue = key
-        # When it was opened (monotonic s), and how many bytes it may grow to; both 0 while it is not open.
-        self.opened_at = 0.0
-        self.limit = 0
-        self.size = 0
-        self.members: list[_M] = []
-        self.bodies: list[bytes] = []
-        # For entries without keys, properties and flag: the bytes between body and id, and the bytes of an entry besides its body. Empty
-        # and 0 until the first such message.
-        self.prefix = b""
-        self.overhead = 0
-        # Head and prefix of each other entry, by index.
-        self.special: dict[int, tuple[bytes, bytes]] = {}
-        # The keys of all messages, each once, in order; and the most bytes that they and the tag can take.
-        self.merged_keys: dict[str, None] = {}
-        self.merged_keys_bytes = len((key[1] or "").encode())
-
-    @property
-    def body_bytes(self) -> int:
-        """The bytes of all bodies."""
-        return sum(map(len, self.bodies)) if self.special else self.size - self.overhead * len(self.bodies)
-
-    def encode(self, uniq_keys: MessageIds) -> bytes:
-        """Return the batch body, with one id for each message; ``size`` bytes."""
-        bodies = self.bodies
-        parts: list[bytes] = [b""] * (4 * len(bodies))
-        parts[0::4] = entry_heads(bodies, self.overhead)
-        parts[1::4] = bodies
-        # Most ids of a batch begin alike: that part is joined to the prefix.
-        prefixes: list[bytes] = []
-        ends: list[bytes] = []
-        for beginning, these in uniq_keys.pieces():
-            prefixes += [self.prefix + beginning] * len(these)
-            ends += these
-        parts[2::4] = prefixes
-        parts[3::4] = ends
-        for index, (head, prefix) in self.special.items():
-            parts[4 * index] = head
-            parts[4 * index + 2] = prefix + prefixes[index][len(self.prefix) :]
-        return b"".join(parts)
-
-    def only(self, uniq_key: str) -> tuple[int, bytes, str]:
-        """Return flag, body and property string, with its id, of the only message of a batch."""
-        head, prefix = self.special.get(0, (b"", self.prefix))
-        flag = flag_of(head) if head else 0
-        return flag, self.bodies[0], f"{prefix[PROPERTY_LENGTH_BYTES:].decode()}{uniq_key}\x02"
 
 
 class Accumulator(Generic[_M]):
     """Gathers messages into batches by the rules of ``Batching``; the caller sends what ``take`` returns.
 
     ``check`` raises what is wrong with a topic and a queue, before a batch is opened. ``max_message_bytes`` bounds batches as it bounds
-    single messages.
+    single messages. ``queue_of_key`` returns the queue of a topic for an ordering key, None while it is not known; until then messages with
+    a key are sent by themselves. Those of one queue keep their order, whatever their tags: the open batch of a queue leaves before one with
+    another tag is opened.
     """
 
     def __init__(
@@ -128,6 +55,7 @@ class Accumulator(Generic[_M]):
         check: Callable[[str, MessageQueue | None], None],
         *,
         max_message_bytes: int,
+        queue_of_key: Callable[[str, str], MessageQueue | None] = lambda _topic, _key: None,
     ) -> None:
         self._max_bytes = min(batching.max_bytes or BATCH_BYTES, max_message_bytes)
         self._busy_bytes = min(BUSY_BATCH_BYTES, max_message_bytes) if batching.max_bytes is None else self._max_bytes
@@ -136,7 +64,11 @@ class Accumulator(Generic[_M]):
         self._adaptive = batching.adaptive
         self._now = clock.monotonic
         self._encoder = encoder
+        self._plain_properties = encoder.plain_properties
         self._check = check
+        self._queue_of_key = queue_of_key
+        # Of each queue that messages with ordering keys went to: the key of the batch that took the latest.
+        self._keyed: dict[MessageQueue, BatchKey] = {}
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
         # The open batch that got the last message; or, when that has left, an unopened one of the same key; or one that no message matches.
@@ -158,8 +90,8 @@ class Accumulator(Generic[_M]):
         message is not taken because it fits no batch, the open batch of its key leaves, so that the messages of a key are sent in order.
         Raises InvalidMessage or InvalidName; then nothing has changed.
         """
-        # Short cut for a body and at most one key, in a batch whose key was checked before. Without it a message costs three times as much
-        # (benchmarks/micro/client.py, submit_auto_batch_callbacks). Everything else goes to ``_add_any``.
+        # Short cut for a body with at most one key and ordinary properties, in a batch whose key was checked before. Without it a message
+        # costs three times as much (benchmarks/micro/client.py, submit_auto_batch_callbacks). Everything else goes to ``_add_any``.
         batch = self._latest
         if (
             message.topic is not batch.topic
@@ -179,13 +111,19 @@ class Accumulator(Generic[_M]):
         if (
             not overhead
             or not body
-            or (message.properties is not NO_PROPERTIES and message.properties)
             or message.flag
             or message.delay_level
             or message.deliver_at_ms is not None
+            or message.ordering_key is not None
         ):
             return self._add_any(message, member)
         size = overhead + len(body)
+        front = b""
+        if message.properties is not NO_PROPERTIES and message.properties:
+            front = self._plain_properties(message.properties)
+            size += len(front)
+            if not front or overhead + len(front) > MAX_MERGED_KEYS_BYTES:
+                return self._add_any(message, member)
         keys = message.keys
         if keys:
             if type(keys) is str:
@@ -199,8 +137,9 @@ class Accumulator(Generic[_M]):
                 return self._add_any(message, member)
             word = key.encode()
             merged = len(word) + 1
-            if batch.merged_keys_bytes + overhead + merged > MAX_MERGED_KEYS_BYTES:
+            if batch.merged_keys_bytes + overhead + merged + len(front) > MAX_MERGED_KEYS_BYTES:
                 return self._add_any(message, member)
+            front = b"%bKEYS\x01%b\x02" % (front, word)
             size += 5 + merged  # KEYS, 0x01, the word, 0x02
         used = batch.size + size
         held = self.held_bytes + size
@@ -213,12 +152,11 @@ class Accumulator(Generic[_M]):
                 return self._add_any(message, member)  # full; or not to be opened here
             self._open(batch)
             added = WAKE
-        if keys:
-            n = len(body)
-            prefix = b"%bKEYS\x01%b\x02%b" % (property_length(size - n - BATCH_ENTRY_OVERHEAD), word, batch.prefix[PROPERTY_LENGTH_BYTES:])
-            batch.special[len(batch.bodies)] = entry_head(size, 0, n), prefix
-            batch.merged_keys[key] = None
-            batch.merged_keys_bytes += merged
+        if front:
+            batch.fronts[len(batch.bodies)] = front
+            if keys:
+                batch.merged_keys[key] = None
+                batch.merged_keys_bytes += merged
         batch.bodies.append(body)
         batch.members.append(member)
         batch.size = used
@@ -235,10 +173,19 @@ class Accumulator(Generic[_M]):
             message.wait_store_ok,
             message.delay_level or message.deliver_at_ms is not None,
         )
-        key = (topic, tag, wait, queue_of(message))
+        key = self._key_of(message)
+        keyed_queue: MessageQueue | None = None
+        before: Batch[_M] | None = None
+        if message.ordering_key is not None:
+            keyed_queue = key[3]
+            if keyed_queue is None:
+                self._direct += 1
+                return SEND_SINGLY
+            latest = self._keyed.get(keyed_queue, key)
+            before = self.open.get(latest) if latest != key else None
         try:
             batch = self.open.get(key)
-            if batch is None and self._adaptive and not delayed and self._is_idle(key, len(message.body)):
+            if batch is None and self._adaptive and not delayed and before is None and self._is_idle(key, len(message.body)):
                 return SEND_AT_ONCE
         except TypeError:  # something unhashable: the checks below raise what is wrong
             batch = None
@@ -247,6 +194,8 @@ class Accumulator(Generic[_M]):
         entry = self._encoder.entry(message)
         size, head, body, prefix, merged = entry
         held = self.held_bytes + size
+        if before is not None:
+            self._leave(before)
         if (
             size > self._max_bytes
             or held > self._total
@@ -258,7 +207,9 @@ class Accumulator(Generic[_M]):
             if batch is not None:
                 self._leave(batch)
             return SEND_SINGLY
-        added = QUEUED
+        if keyed_queue is not None:
+            self._keyed[keyed_queue] = key
+        added = QUEUED if before is None else WAKE
         if batch is not None and (batch.size + size > batch.limit or (merged and batch.merged_keys_bytes + merged > MAX_MERGED_KEYS_BYTES)):
             self._leave(batch)
             batch = None
@@ -268,7 +219,7 @@ class Accumulator(Generic[_M]):
             if wait and (common := self._encoder.common(tag)) is not None:
                 batch.prefix, batch.overhead = common
             added = WAKE
-        if merged or message.properties or message.flag:
+        if merged or message.properties or message.flag or keyed_queue is not None:
             batch.special[len(batch.bodies)] = head, prefix
             if merged:
                 for word in (message.keys,) if type(message.keys) is str else message.keys:
@@ -285,12 +236,18 @@ class Accumulator(Generic[_M]):
             return WAKE
         return added
 
+    def _key_of(self, message: Message) -> BatchKey:
+        """Return the key of the batches a message may join; with an ordering key its queue is None while the route is not known."""
+        key = message.ordering_key
+        queue = queue_of(message) if key is None else self._queue_of_key(message.topic, key)
+        return message.topic, message.tag, message.wait_store_ok, queue
+
     def _is_idle(self, key: BatchKey, size: int) -> bool:
         return key not in self.open and key not in self._in_flight and size <= self._max_bytes and self.held_bytes + size <= self._total
 
     def lone(self, message: Message) -> Batch[_M]:
         """Record that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
-        batch: Batch[_M] = Batch((message.topic, message.tag, message.wait_store_ok, queue_of(message)))
+        batch: Batch[_M] = Batch(self._key_of(message))
         batch.size = BATCH_ENTRY_OVERHEAD + len(message.body)
         self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
         self.held_bytes += batch.size

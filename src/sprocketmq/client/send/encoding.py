@@ -13,14 +13,26 @@ from sprocketmq.protocol.batch import MAX_BATCH_COUNT, PROPERTY_LENGTH_BYTES, en
 from sprocketmq.protocol.compression import CompressionType, compress, compression_flag
 from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
 from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES
-from sprocketmq.protocol.message import Message
+from sprocketmq.protocol.message import Message, check_ordering_key
 from sprocketmq.protocol.names import check_send_topic, check_tag
-from sprocketmq.protocol.properties import DELAY, KEYS, MAX_PROPERTIES_LENGTH, PRIORITY, RESERVED, TAGS, WAIT, encode_properties
+from sprocketmq.protocol.properties import (
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES_LENGTH,
+    PRIORITY,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+    WAIT,
+    encode_properties,
+)
 
 _json = msgspec.json.encode
 
 # The table of checked tags is emptied when it has this many.
 _MAX_TAGS = 4096
+# The table of checked names of properties takes no more names then.
+_MAX_NAMES = 4096
 
 # Properties that a message has a field for.
 _FIELDS = {TAGS: "tag", KEYS: "keys", WAIT: "wait_store_ok", DELAY: "delay_level", "TIMER_DELIVER_MS": "deliver_at_ms"}
@@ -58,6 +70,8 @@ class MessageEncoder:
         # By checked tag: the property string up to the id; and the same as part of a batch entry, with its length.
         self._heads: dict[str | None, str] = {}
         self._tails: dict[str | None, tuple[int, bytes, int]] = {}
+        # Names of properties that were checked, except PRIORITY, which chooses a queue.
+        self._names: set[str] = set()
         # By wait_store_ok and tag: the property string of a batch request up to the id, as JSON without quotes.
         self._outer: dict[tuple[bool, str | None], bytes] = {}
 
@@ -79,7 +93,14 @@ class MessageEncoder:
             head = self._heads[message.tag]
         except (KeyError, TypeError):
             head = self._remember(message.tag, index)
-        if message.keys or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
+        if (
+            message.keys
+            or message.properties
+            or not message.wait_store_ok
+            or message.delay_level
+            or message.deliver_at_ms is not None
+            or message.ordering_key is not None
+        ):
             text = f"{self._extra(message, index)}{head}{uniq_key}\x02"
         else:
             text = f"WAIT\x01true\x02{head}{uniq_key}\x02"
@@ -146,6 +167,11 @@ class MessageEncoder:
                 text = encode_properties(message.properties).decode()
             except LocalProtocolError as e:
                 raise InvalidMessage(f"bad property: {e}", index=index) from None
+            if PRIORITY not in message.properties and len(self._names) < _MAX_NAMES:
+                self._names.update(message.properties)
+        if message.ordering_key is not None:
+            check_ordering_key(message, index)
+            text += f"{SHARDING_KEY}\x01{message.ordering_key}\x02"
         if message.keys:
             text += f"KEYS\x01{' '.join(checked_keys(message.keys, index))}\x02"
         if message.delay_level:
@@ -153,6 +179,27 @@ class MessageEncoder:
         elif message.deliver_at_ms is not None:
             text += f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
         return f"{text}WAIT\x01{'true' if message.wait_store_ok else 'false'}\x02"
+
+    def plain_properties(self, properties: Mapping[str, str]) -> bytes:
+        """Return the user's properties as a property string begins with them.
+
+        Empty when ``properties`` checks them: for a name that no message had before, a value that is empty or no text, and other mappings.
+        """
+        if type(properties) is not dict:
+            return b""
+        names = self._names
+        text = ""
+        for name, value in properties.items():
+            if name not in names or type(value) is not str or not value:
+                return b""
+            text += f"{name}\x01{value}\x02"
+        count = len(properties)
+        if text.count("\x01") != count or text.count("\x02") != count:
+            return b""
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            return b""
 
     # --- batches ---
 
@@ -185,7 +232,14 @@ class MessageEncoder:
         keys = message.keys
         merged = 0
         try:
-            if known is None or message.properties or not message.wait_store_ok or message.delay_level or message.deliver_at_ms is not None:
+            if (
+                known is None
+                or message.properties
+                or not message.wait_store_ok
+                or message.delay_level
+                or message.deliver_at_ms is not None
+                or message.ordering_key is not None
+            ):
                 text = self.properties(message, "", index).encode()
                 length = len(text) + self._id_length
                 prefix = text[:-1]
@@ -221,6 +275,8 @@ class MessageEncoder:
             raise InvalidName(e.kind, e.name, e.reason, index=0) from None
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
         with_priority = type(queue_of(first)) is PriorityQueue
+        key = first.ordering_key
+        plain = wait and key is None
         limit = self._max_bytes
         tails, pack_head, head_bytes = self._tails, entry_head, BATCH_ENTRY_HEAD_BYTES
         batches: list[EncodedBatch] = []
@@ -239,13 +295,14 @@ class MessageEncoder:
                     or message.deliver_at_ms is not None
                     or with_priority
                     or message.properties
+                    or message.ordering_key is not key
                 ):
                     check_member(first, message, index)
                 body = message.body
                 n = len(body)
                 tag = message.tag
                 keys: Collection[str] = ()
-                if wait and not message.keys and not message.properties and tag in tails:
+                if plain and not message.keys and not message.properties and tag in tails:
                     length, prefix, more = tails[tag]
                 else:
                     length, prefix, more = self._entry_prefix(message, index)

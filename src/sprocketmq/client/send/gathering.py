@@ -3,7 +3,8 @@
 import msgspec
 
 from sprocketmq.client.instance import Instance
-from sprocketmq.client.send.accumulator import Accumulator, Batch
+from sprocketmq.client.send.accumulator import Accumulator
+from sprocketmq.client.send.batch import Batch
 from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.requests import SendRequest
@@ -102,8 +103,7 @@ class Gathering:
             gathering=self,
             messages=[member.message for member in batch.members if isinstance(member, WithMessage)] if self._with_messages else (),
         )
-        batch.bodies.clear()  # the request has them now
-        batch.special.clear()
+        batch.clear()
         return request
 
     def _end_turn_soon(self) -> None:

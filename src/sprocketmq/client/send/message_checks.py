@@ -35,8 +35,9 @@ def check_priority(message: Message, index: int | None) -> None:
     if priority_of(message.properties) < 0:
         asked = message.properties[PRIORITY]
         raise InvalidMessage(f"the property {PRIORITY!r} must be a whole number from 0 to 2,147,483,647, not {asked!r}", index=index)
-    if message.delay_level or message.deliver_at_ms is not None or SHARDING_KEY in message.properties:
-        raise InvalidMessage(f"a message that is delayed or has a {SHARDING_KEY} has no priority: leave out {PRIORITY!r}", index=index)
+    keyed = message.ordering_key is not None or SHARDING_KEY in message.properties
+    if message.delay_level or message.deliver_at_ms is not None or keyed:
+        raise InvalidMessage(f"a message that is delayed or has an ordering key has no priority: leave out {PRIORITY!r}", index=index)
 
 
 def not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
@@ -56,6 +57,11 @@ def check_member(first: Message, message: Message, index: int) -> None:
         raise BatchError(f"topic {message.topic!r} differs from {first.topic!r}: a batch has one topic", index=index)
     if message.queue != first.queue:
         raise BatchError(f"queue {message.queue} differs from {first.queue}: a batch goes to one queue", index=index)
+    if message.ordering_key != first.ordering_key:
+        raise BatchError(
+            "its ordering key differs from the first message's: send a batch for each key, or each message by itself with AutoBatch",
+            index=index,
+        )
     if message is not first and queue_of(message) != queue_of(first):
         raise BatchError("its priority differs from the first message's: a batch goes to one queue, which the priority names", index=index)
     if message.wait_store_ok != first.wait_store_ok:

@@ -1,4 +1,4 @@
-"""The one way of send requests to the brokers: room for them, the first try, further tries, and their end.
+"""The one way of send requests to the brokers: the first try, further tries, and their end.
 
 ``launch`` writes a request at once when the route and the connection are there. Otherwise a background task gets them first: one task
 for each topic, which keeps the order of its requests, or one for a request that needs no order or is tried again.
@@ -7,7 +7,6 @@ for each topic, which keeps the order of its requests, or one for a request that
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from sprocketmq.client.hook_calls import HookCalls, SendCall
 from sprocketmq.client.instance import Instance
@@ -15,6 +14,7 @@ from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
 from sprocketmq.client.send.requests import SendRequest, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
+from sprocketmq.client.send.room import Room
 from sprocketmq.client.send.send_header import HEADER
 from sprocketmq.client.send.waiters import copy_error, give_error, give_errors, give_result, give_results
 from sprocketmq.client.stats import ProducerCounts
@@ -37,70 +37,13 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue, Receipt, SendResult
 from sprocketmq.protocol.names import check_send_topic
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 CONNECT_PATIENCE_S = 1.0
 
+# One-way sends wait while a connection holds more bytes than this that its socket has not taken, and look again after a pause.
+ONEWAY_BACKLOG_BYTES = 1 << 20
+ONEWAY_PAUSE_S = 0.002
+
 _SINGLE, _BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)
-
-
-class Room:
-    """How many messages, and bytes of bodies, a producer has accepted and not answered yet; bounded by count and by bytes.
-
-    Hot paths take room by adding to ``messages`` and ``bytes``.
-    """
-
-    __slots__ = ("bytes", "holder", "max_bytes", "max_messages", "messages", "on_freed", "told", "waiting")
-
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self.max_messages = max_messages
-        self.max_bytes = max_bytes
-        self.messages = 0
-        self.bytes = 0
-        # Called with the count and the bytes of messages whose request has ended, before their waiters get the outcome.
-        self.on_freed: Callable[[int, int], None] | None = None
-        # Kept alive until the last message is answered: a producer that is dropped earlier still sends what it has accepted.
-        self.holder: object = None
-        # Who waits until fewer messages than an amount are in it; and those for whom that has come true, told by ``wake``.
-        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self.told: list[asyncio.Future[None]] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether no message is accepted now."""
-        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
-
-    def refusal(self) -> SendQueueFull:
-        """Return the error of a message for which there is no room."""
-        if self.messages >= self.max_messages:
-            return SendQueueFull("messages", self.max_messages)
-        return SendQueueFull("bytes", self.max_bytes)
-
-    def give_back(self, count: int, size: int) -> None:
-        """Free the room of ``count`` messages with ``size`` bytes of bodies. ``wake`` must follow, after their waiters got the outcome."""
-        self.messages = left = self.messages - count
-        self.bytes -= size
-        if self.waiting:
-            self.told += [waiter for amount, waiter in self.waiting if left < amount]
-            self.waiting = [(amount, waiter) for amount, waiter in self.waiting if left >= amount]
-
-    def wake(self) -> None:
-        """Let those go on who waited for room that is free now."""
-        if not self.messages:
-            self.holder = None
-        if self.told:
-            told, self.told = self.told, []
-            for waiter in told:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def wait_below(self, amount: int) -> None:
-        """Wait until fewer than ``amount`` messages have been in it at one moment; callbacks may have added more since."""
-        if self.messages >= amount:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiting.append((amount, waiter))
-            await waiter
 
 
 class Outbox:
@@ -201,6 +144,33 @@ class Outbox:
             conn.request_for(request, _BATCH if batch else _SINGLE, ext=ext, body=request.body, timeout_s=request.deadline - now)
         except SprocketError as e:
             self.fail(request, e)
+
+    async def write_oneway(self, request: SendRequest) -> None:
+        """Write a request that gets no answer; its listener and its waiter hear nothing.
+
+        Raises what getting a route or a connection raises, and SendQueueFull when its broker takes nothing before its time is over.
+        """
+        deadline = request.deadline = self._now() + request.timeout_s
+        queue = request.queue
+        publisher = self._by_topic.get(request.topic) or await self.open(request.topic, request.timeout_s)
+        target = publisher.next() if queue is None else publisher.pinned(queue)
+        conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
+        while conn.write_backlog > ONEWAY_BACKLOG_BYTES:
+            if self._now() >= deadline:
+                raise SendQueueFull("bytes", ONEWAY_BACKLOG_BYTES)
+            await self._instance.timers.sleep(ONEWAY_PAUSE_S)
+            conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
+        ext = HEADER % (target.prefix, request.sys_flag, self._now_ms(), request.flag, request.properties)
+        conn.oneway(_SINGLE, ext=ext, body=request.body)
+        self.counts.oneway += 1
+
+    async def drain_oneway(self, timeout_s: float) -> None:
+        """Wait until sockets have taken what one-way sends wrote, up to ``timeout_s`` seconds."""
+        deadline = self._now() + timeout_s
+        for conn in self._brokers.open_connections():
+            conn.flush()
+            while conn.write_backlog and self._now() < deadline:
+                await self._instance.timers.sleep(ONEWAY_PAUSE_S)
 
     async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, ConnectFailed]) -> SprocketError | None:
         """Get the route and the connection of a request and write it.

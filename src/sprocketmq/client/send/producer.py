@@ -2,13 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
-from typing import Literal, overload
-
-import msgspec
+from typing import overload
 
 from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
 from sprocketmq.client.credentials import CredentialsArgument, resolve
@@ -20,24 +16,30 @@ from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.send.accumulator import QUEUED, SEND_AT_ONCE, SEND_SINGLY, WAKE, Accumulator, Added
 from sprocketmq.client.send.batching import Batching, BatchingStats
 from sprocketmq.client.send.encoding import MessageEncoder
+from sprocketmq.client.send.explicit_batches import ExplicitBatches
 from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.gathering import Gathering
-from sprocketmq.client.send.outbox import Outbox, Room
+from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.queue_choice import Publishers, queue_of
+from sprocketmq.client.send.request_reply import Requester
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
+from sprocketmq.client.send.room import Room
 from sprocketmq.client.send.waiters import OnSent, Waiter, WithMessage
+from sprocketmq.client.send.waiting_requests import WaitingRequests
 from sprocketmq.client.stats import ProducerStats
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
+from sprocketmq.client.traces.producer import trace_producer
 from sprocketmq.client.traces.sends import SendTraces
 from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BatchPartlySent, ConfigError, NotAMessage, SprocketError
+from sprocketmq.errors import ConfigError
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.command import MAX_FRAME_LENGTH
-from sprocketmq.protocol.ids import MessageIdFactory, MessageIds
-from sprocketmq.protocol.message import Message, MessageQueue, SendResult, unsendable
-from sprocketmq.protocol.names import MAX_GROUP_LENGTH, check_group
+from sprocketmq.protocol.ids import MessageIdFactory
+from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, SendResult, unsendable
+from sprocketmq.protocol.names import check_group
+from sprocketmq.protocol.records import ReceivedMessage
 
 SEND_TIMEOUT_S = 3.0
 # Tries after the first that reached a broker; see ``Producer``.
@@ -48,10 +50,6 @@ MAX_IN_FLIGHT = 10_000
 MAX_IN_FLIGHT_BYTES = 100 << 20
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
-
-# How long one try to write traces may take: they wait for nobody.
-TRACE_TIMEOUT_S = 3.0
-_trace_producers = count(1)
 
 # A frame also holds the header, with up to 32 KiB of properties.
 _MAX_BODY_BYTES = MAX_FRAME_LENGTH - (256 << 10)
@@ -69,7 +67,7 @@ class Producer(Client):
     gets a result, or an error, of its own; see ``Batching`` for what travels together and when. Delayed messages, messages to retry topics
     and calls with a ``timeout_s`` of their own are sent by themselves; so are ``send_batch`` requests. The producer's ``timeout_s`` then
     begins when the batch leaves. ``batching_stats`` tells what came of it. Messages with the same topic, tag and queue keep their order;
-    messages of different tags to one queue may overtake each other.
+    messages of different tags to one queue may overtake each other, unless they have an ordering key.
 
     At most ``max_in_flight`` messages and ``max_in_flight_bytes`` bytes of bodies are not answered yet: beyond them ``submit`` raises, and
     ``send`` and ``send_batch`` (one request counts as one message) wait.
@@ -138,13 +136,21 @@ class Producer(Client):
         self._publishers = publishers
         self._by_topic = publishers.by_topic
         security = resolve(credentials=credentials, tls=tls, secure=secure)
-        self._instance = Instance(namesrv, kind="Producer", security=security, clock=clock, on_route=publishers.on_route)
+        self._waiting_requests = WaitingRequests(max_in_flight, clock)
+        self._instance = Instance(
+            namesrv,
+            kind="Producer",
+            security=security,
+            clock=clock,
+            on_request=self._waiting_requests.handle,
+            on_route=publishers.on_route,
+        )
         self._instance.producer_groups.append(group)
         self._hooks = hook_calls(hooks, group, self._instance)
         self._trace_writer: TraceWriter | None = None
         traces: SendTraces | None = None
         if tracing is not None:
-            make = trace_producer(group, "PRODUCE", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
+            make = trace_producer(Producer, group, "PRODUCE", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, self._instance, make)
             traces = SendTraces(tracing, group, self._instance, self._trace_writer)
         self._room = Room(max_in_flight, max_in_flight_bytes)
@@ -181,9 +187,17 @@ class Producer(Client):
         self._encoder = MessageEncoder(
             ids, max_message_bytes=self._max_bytes, compression=self._compression, compress_over_bytes=self._compress_over
         )
+        self._explicit = ExplicitBatches(self._encoder, self._outbox, self._hooks)
+        self._requester = Requester(self.group, self._instance, self._outbox, self._encoder, self._waiting_requests)
         if self._batching is not None:
+            publishers = self._publishers
             self._accumulator = Accumulator(
-                self._batching, self._clock, self._encoder, self._publishers.check, max_message_bytes=self._max_bytes
+                self._batching,
+                self._clock,
+                self._encoder,
+                publishers.check,
+                max_message_bytes=self._max_bytes,
+                queue_of_key=publishers.queue_of_key,
             )
             if self._hooks is None:
                 self._direct_accumulator = self._accumulator
@@ -206,6 +220,7 @@ class Producer(Client):
                     self._instance.state = CLOSING
                     await self._flush()
             finally:
+                self._waiting_requests.close()
                 try:
                     if self._trace_writer is not None:
                         await self._trace_writer.close()
@@ -265,7 +280,7 @@ class Producer(Client):
             count = room.messages + 1
             size = room.bytes + len(message.body)
             if count > room.max_messages or (size > room.max_bytes and count > 1):
-                raise room.refusal()
+                raise room.refusal(len(message.body))
             future: asyncio.Future[SendResult] | None = None
             waiter: Waiter
             if callback is not None:
@@ -330,24 +345,13 @@ class Producer(Client):
                     if added is SEND_SINGLY:
                         gathering.wake()  # the open batch of its key leaves first, to keep the order
             topic, queue = message.topic, message.queue
+            if message.ordering_key is not None:
+                queue = queue_of(message)
             if queue is not None or topic not in self._by_topic:
                 self._publishers.check(topic, queue)
             uniq_key, properties, body, sys_flag = self._encoder.single(message)
             request = SendRequest(
-                topic,
-                queue,
-                body,
-                properties,
-                uniq_key,
-                timeout_s,
-                self._outbox,
-                1,
-                size,
-                sys_flag,
-                message.flag,
-                False,
-                in_order,
-                waiter,
+                topic, queue, body, properties, uniq_key, timeout_s, self._outbox, 1, size, sys_flag, message.flag, False, in_order, waiter
             )
             if self._hooks is not None:
                 request.messages = (message,)
@@ -380,50 +384,42 @@ class Producer(Client):
     async def send_batch(self, messages: Iterable[Message], *, timeout_s: float | None = None) -> BatchResults:
         """Send messages of one topic in as few requests as ``max_message_bytes`` allows, and return one result for each, in order.
 
-        All go to one queue (the messages' own, which must then be the same), one request after the other, so they keep their order unless
-        a retry moves the rest to another broker. ``timeout_s`` is for each request with its retries. Raises BatchError for an empty batch
-        or one that mixes topics, queues or wait_store_ok; what ``send`` raises, with the index of the message; BatchPartlySent when a
-        later request failed, with the results of those before. A topic that keeps batches whole filters by the tag that all messages of
-        a batch have: those of a batch with several tags reach only consumers that subscribe to everything. Waits for room as ``send`` does.
+        All go to one queue (the messages' own, or that of their ordering key, which must then be the same), one request after the other,
+        so they keep their order unless a retry moves the rest to another broker. ``timeout_s`` is for each request with its retries.
+        Raises BatchError for an empty batch or one that mixes topics, queues, ordering keys or wait_store_ok; what ``send`` raises, with
+        the index of the message; BatchPartlySent when a later request failed, with the results of those before. A topic that keeps batches
+        whole filters by the tag that all messages of a batch have: those of a batch with several tags reach only consumers that subscribe
+        to everything. Waits for room as ``send`` does.
         """
-        self._instance.check()
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        check_timeout(timeout_s)
-        if isinstance(messages, Message | str | bytes | type) or not isinstance(messages, Iterable):
-            raise NotAMessage(f"send_batch takes a list of messages, not {type(messages).__name__}: send takes a single Message")
-        batch = messages if isinstance(messages, list | tuple) else list(messages)
-        if self._hooks is not None:
-            batch = [self._hooks.created(message) for message in batch]
-        encoded = self._encoder.batch(batch)
+        timeout_s = self._checked_timeout(timeout_s)
+        batch, encoded = self._explicit.encode(messages)
         if self._room.full:
             await self._wait_for_room(timeout_s)
-        first = batch[0]
-        queue = queue_of(first)
-        results = BatchResults(first.topic)
-        size = sum([len(part.body) for part in encoded])
-        before: SendRequest | None = None
-        first_index = 0
-        self._take_room(size)
+        self._room.holder = self
+        return await self._explicit.send(batch, encoded, timeout_s)
+
+    async def send_oneway(self, message: Message, *, timeout_s: float | None = None) -> None:
+        """Hand one message to the connection to a broker and expect no answer: for what may be lost, such as samples and log lines.
+
+        Nothing tells whether the message is stored: a broker that refuses it says nothing, what is on its way when a connection is lost is
+        gone, and nothing is tried again. The message has no id or offset to look for, is never gathered into a batch, and neither events
+        nor traces report it; ``stats().oneway`` counts it. Waits for a route, a connection, and while more than 1 MiB of earlier messages
+        wait to be written to the broker's socket, up to ``timeout_s`` (default: the producer's). ``flush`` and ``close`` wait until sockets
+        have taken what was sent. Raises what ``send`` raises before anything is sent; TopicNotFound, ConnectFailed and the like when there
+        is no way to a broker; and SendQueueFull when it took nothing for the whole time.
+        """
+        timeout_s = self._checked_timeout(timeout_s)
+        message = self.created(message)
         try:
-            for part in encoded:
-                properties = self._encoder.outer_properties(wait_store_ok=first.wait_store_ok, tag=part.tag, keys=part.keys)
-                request = self._request(first.topic, queue, part.body, properties, part.uniq_keys, timeout_s, batch=True)
-                if before is not None:
-                    request.target = before.target
-                before = request
-                if self._hooks is not None:
-                    request.messages = batch[first_index : first_index + len(part.uniq_keys)]
-                    first_index += len(part.uniq_keys)
-                results.add(await self._outbox.deliver(request))
-        except SprocketError as e:
-            if len(results):
-                address = before.target.address if before is not None and before.target is not None else ""
-                raise BatchPartlySent(results, len(batch), address=address, cause=e) from e
-            raise
-        finally:
-            self._free_room(size)
-        return results
+            queue = message.queue if message.ordering_key is None else queue_of(message)
+            self._publishers.check(message.topic, queue)
+            uniq_key, properties, body, sys_flag = self._encoder.single(message)
+        except (AttributeError, TypeError, ConfigError) as e:
+            raise unsendable(message, e) from None
+        request = SendRequest(
+            message.topic, queue, body, properties, uniq_key, timeout_s, self._outbox, 1, len(body), sys_flag, message.flag
+        )
+        await self._outbox.write_oneway(request)
 
     async def send_encoded(
         self,
@@ -443,34 +439,59 @@ class Producer(Client):
         ``properties`` is the property string of the request, with UNIQ_KEY. Nothing of either is checked, and nothing is compressed; the
         result has no ``msg_id``. Raises what ``send`` raises.
         """
-        self._instance.check()
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        check_timeout(timeout_s)
+        timeout_s = self._checked_timeout(timeout_s)
         if self._room.full:
             await self._wait_for_room(timeout_s)
-        request = self._request(topic, queue, body, msgspec.json.encode(properties), "", timeout_s, batch=batch)
-        request.flag = flag
-        request.born_timestamp_ms = born_timestamp_ms
-        self._take_room(len(body))
-        try:
-            return SendResult(await self._outbox.deliver(request), 0)
-        finally:
-            self._free_room(len(body))
+        self._room.holder = self
+        return await self._explicit.send_encoded(
+            topic, body, properties, batch=batch, queue=queue, flag=flag, born_timestamp_ms=born_timestamp_ms, timeout_s=timeout_s
+        )
 
-    def _request(
+    # --- request and reply ---
+
+    async def request(self, message: Message, *, timeout_s: float | None = None) -> ReceivedMessage:
+        """Send a message that asks for a reply, and return the reply that a consumer of its topic sends (``reply``).
+
+        ``timeout_s``, else the producer's, is the time for both. Requests are never gathered into batches; at most ``max_in_flight`` wait
+        for replies. Raises what ``send`` raises, and ReplyTimeout when the request is stored and no reply came: a later one is refused.
+        """
+        timeout_s = self._checked_timeout(timeout_s)
+        try:
+            if self._hooks is not None:
+                message = self._hooks.created(message)
+            self._publishers.check(message.topic, message.queue)
+        except (AttributeError, TypeError, ConfigError) as e:
+            raise unsendable(message, e) from None
+        if self._room.full:
+            await self._wait_for_room(timeout_s)
+        return await self._requester.request(message, timeout_s, hooked=self._hooks is not None)
+
+    async def reply(
         self,
-        topic: str,
-        queue: MessageQueue | None,
-        body: bytes | memoryview,
-        properties: bytes,
-        ids: str | MessageIds,
-        timeout_s: float,
+        request: ReceivedMessage,
+        body: bytes | bytearray | memoryview,
         *,
-        batch: bool,
-    ) -> SendRequest:
-        """Return a request whose room the caller takes, and which keeps no order with others."""
-        return SendRequest(topic, queue, body, properties, ids, timeout_s, self._outbox, count=0, batch=batch, in_order=False)
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Reply to a message that a consumer got and whose sender waits in ``request``; returns when the reply has arrived there.
+
+        It travels through the broker to the requester's connection and is stored nowhere. Raises NotARequest when the sender waits for
+        none; RequesterGone when it has left or its time is over; InvalidMessage or MessageTooLarge for a reply that cannot be; a
+        RetriableError when no broker could be reached; and MaybeStoredError when none answered in time.
+        """
+        timeout_s = self._checked_timeout(timeout_s)
+        await self._requester.reply(request, body, tag=tag, keys=keys, properties=properties, timeout_s=timeout_s)
+
+    def _checked_timeout(self, timeout_s: float | None) -> float:
+        """Return the time that a call may take. Raises when the producer cannot be used here, ConfigError for an impossible time."""
+        self._instance.check()
+        if timeout_s is None:
+            return self._timeout_s
+        check_timeout(timeout_s)
+        return timeout_s
 
     # --- room ---
 
@@ -480,36 +501,38 @@ class Producer(Client):
         await self._flush()
 
     async def _flush(self) -> None:
-        if self._gathering is not None:
-            self._gathering.flush()
+        self._flush_gathered()
         await self._room.wait_below(1)
+        if self._outbox.counts.oneway:
+            await self._outbox.drain_oneway(self._timeout_s)
 
     async def room(self) -> None:
-        """Wait until ``submit`` takes messages again: at once below the bounds, else when half of what is in flight is answered."""
+        """Wait until ``submit`` takes messages again.
+
+        Returns at once below the bounds, else when half of what is in flight is answered; after a body that was too large for the bytes
+        that were left, when it fits.
+        """
         self._instance.check()
-        if self._room.full:
-            if self._gathering is not None:
-                self._gathering.flush()  # nothing can join those batches now
-            await self._room.wait_below(max(1, self._room.messages // 2))
+        await self._room.wait(self._flush_gathered)
+
+    def _flush_gathered(self) -> None:
+        if self._gathering is not None:
+            self._gathering.flush()
 
     async def _wait_for_room(self, timeout_s: float) -> None:
         check_timeout(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while self._room.full:  # others that waited may have been quicker
-                    await self.room()
+                    await self._room.wait_for_half(self._flush_gathered)
+                    self._instance.check()
         except TimeoutError:
             raise self._room.refusal() from None
         self._instance.check()
 
-    def _take_room(self, size: int) -> None:
-        self._room.messages += 1
-        self._room.bytes += size
-        self._room.holder = self
-
-    def _free_room(self, size: int) -> None:
-        self._room.give_back(1, size)
-        self._room.wake()
+    def refused(self, size: int) -> None:
+        """Have the next ``room`` wait until a body of ``size`` bytes fits. For ``sync.Producer``, in any thread."""
+        self._room.refused = size
 
     def watch_room(self, on_freed: Callable[[int, int], None]) -> None:
         """Have ``on_freed(count, bytes)`` called for messages whose outcome is known, before their waiters get it."""
@@ -527,20 +550,11 @@ class Producer(Client):
 
     def stats(self) -> ProducerStats:
         """Return what the producer has done so far. Any thread may call."""
-        counts, hooks, room = self._outbox.counts, self._hooks, self._room
-        return ProducerStats(
+        room, hooks = self._room, self._hooks
+        return self._outbox.counts.snapshot(
             self.group,
-            messages=counts.single + counts.batched,
-            bytes=counts.bytes,
-            requests=counts.single + counts.batches,
-            batches=counts.batches,
-            messages_per_request=counts.messages_per_request(),
             in_flight=room.messages,
             in_flight_bytes=room.bytes,
-            retries=counts.retries,
-            failed=counts.failures.total,
-            failures=dict(counts.failures.counts),
-            latency=counts.latency.summary(),
             hook_failures=0 if hooks is None else hooks.failures,
             slow_hooks=0 if hooks is None else hooks.slow,
         )
@@ -565,29 +579,3 @@ class Producer(Client):
         self._instance.check()
         publisher = self._by_topic.get(topic) or await self._outbox.open(topic, self._timeout_s)
         return list(publisher.route.publish_queues)
-
-
-def trace_producer(
-    group: str,
-    role: Literal["PRODUCE", "CONSUME"],
-    *,
-    namesrv: str | Sequence[str] | None,
-    credentials: CredentialsArgument | None,
-    tls: bool | TlsConfig | None,
-    secure: str | os.PathLike[str] | None,
-    clock: Clock,
-) -> Callable[[], Producer]:
-    """Return what makes the producer that writes the traces of a client of ``group``, named as Apache's clients name theirs."""
-    prefix, suffix = "_INNER_TRACE_PRODUCER-", f"-{role}-{next(_trace_producers)}"
-    name = f"{prefix}{group[: MAX_GROUP_LENGTH - len(prefix) - len(suffix)]}{suffix}"
-    return partial(
-        Producer,
-        name,
-        namesrv=namesrv,
-        timeout_s=TRACE_TIMEOUT_S,
-        compression=None,
-        credentials=credentials,
-        tls=tls,
-        secure=secure,
-        clock=clock,
-    )

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: the next of its topic, the one it names, or the one of its priority."""
+"""Which queue a message goes to: the next of its topic, the one it names, or the one of its ordering key or priority."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from sprocketmq.client.routes import Route
 from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.send_header import header_prefix
 from sprocketmq.errors import InvalidMessage
+from sprocketmq.protocol.hashing import hashed_queue
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 from sprocketmq.protocol.names import check_send_topic
 from sprocketmq.protocol.properties import PRIORITY, SHARDING_KEY, priority_of
@@ -17,8 +18,16 @@ class PriorityQueue(MessageQueue, frozen=True, order=True, gc=False):
     """The queue of a priority: the queue with that number, or the last; of any broker when ``broker_name`` is empty."""
 
 
+class KeyedQueue(MessageQueue, frozen=True, order=True, gc=False):
+    """The queue of an ordering key, chosen when the route is known; ``broker_name`` and ``queue_id`` say nothing."""
+
+    key: str = ""
+
+
 def queue_of(message: Message) -> MessageQueue | None:
-    """Return the queue whose batches a message may join: the queue of its priority, its own, or None for any."""
+    """Return the queue whose batches a message may join: that of its ordering key or priority, its own, or None for any."""
+    if message.ordering_key is not None:
+        return KeyedQueue(message.topic, "", 0, message.ordering_key)
     if message.properties is NO_PROPERTIES or not isinstance(message.properties, Mapping):
         return message.queue
     asked = message.properties.get(PRIORITY)
@@ -84,10 +93,12 @@ class Publisher:
         return None
 
     def pinned(self, queue: MessageQueue) -> Target:
-        """Return the target of a chosen queue, or of a priority's queue.
+        """Return the target of a chosen queue, or of the queue of a priority or an ordering key.
 
         Raises InvalidMessage for a queue of another topic, a negative number, or a broker that is not in the route.
         """
+        if type(queue) is KeyedQueue:
+            return self.targets[hashed_queue(queue.key, len(self.targets))]
         if type(queue) is PriorityQueue:
             broker_name = queue.broker_name or self.next().broker_name
             last = max((one.queue_id for one in self.route.publish_queues if one.broker_name == broker_name), default=0)
@@ -130,6 +141,14 @@ class Publishers:
             publisher.use(route)
         else:
             del self.by_topic[route.topic]
+
+    def queue_of_key(self, topic: str, key: str) -> MessageQueue | None:
+        """Return the queue of an ordering key; None while the topic's route is not known."""
+        publisher = self.by_topic.get(topic) if type(topic) is str else None
+        if publisher is None or type(key) is not str:
+            return None
+        queues = publisher.route.publish_queues
+        return queues[hashed_queue(key, len(queues))]
 
     def check(self, topic: str, queue: MessageQueue | None) -> None:
         """Raise InvalidName or InvalidMessage when a message to ``topic``, or to this queue of it, certainly cannot be sent."""

@@ -25,7 +25,7 @@ import msgspec
 
 from sprocketmq.client.hook_calls import SendCall
 from sprocketmq.client.instance import response_error
-from sprocketmq.client.send.accumulator import Batch
+from sprocketmq.client.send.batch import Batch
 from sprocketmq.client.send.queue_choice import Target
 from sprocketmq.client.send.results import STATUSES
 from sprocketmq.client.send.waiters import Waiter

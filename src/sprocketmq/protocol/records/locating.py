@@ -1,15 +1,22 @@
 """Locating the messages in a buffer of concatenated records, and unwrapping inner batches."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import overload
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import common_lengths
-from sprocketmq.protocol.layout import BATCH_ENTRY_HEAD_BYTES, FIXED_OVERHEAD, RECORD_HEAD_BYTES
+from sprocketmq.protocol.layout import FIXED_OVERHEAD, RECORD_HEAD_BYTES
+from sprocketmq.protocol.records.chunks import (
+    INNER,
+    UNUSUAL,
+    WALK,
+    Chunk,
+    chunk_of_batch,
+    chunk_of_equal_records,
+    chunk_of_records,
+)
 from sprocketmq.protocol.records.encoding import MAGICS, damage_at
-from sprocketmq.protocol.records.received import MAX_CUT_BYTES, ReceivedMessage, Record
-from sprocketmq.protocol.records.uniform import INNER, UNUSUAL, WALK, UniformChunk, chunk_of_records
+from sprocketmq.protocol.records.received import ReceivedMessage, Record
 
 
 class LocatedMessages(Sequence[ReceivedMessage]):
@@ -21,12 +28,12 @@ class LocatedMessages(Sequence[ReceivedMessage]):
     __slots__ = ("_count", "_parts")
 
     def __init__(self) -> None:
-        self._parts: list[UniformChunk | Record] = []
+        self._parts: list[Chunk | ReceivedMessage] = []
         self._count = 0
 
-    def add(self, part: "UniformChunk | Record") -> None:
+    def add(self, part: Chunk | ReceivedMessage) -> None:
         self._parts.append(part)
-        self._count += part.count if type(part) is UniformChunk else 1
+        self._count += part.count if type(part) is Chunk else 1
 
     def __len__(self) -> int:
         return self._count
@@ -50,12 +57,24 @@ class LocatedMessages(Sequence[ReceivedMessage]):
         found = self._list(start, stop)
         return found if step == 1 else self._list(0, self._count)[index]
 
+    def with_tags(self, tags: Collection[bytes]) -> "LocatedMessages":
+        """Return those that have one of ``tags``, given as stored."""
+        found = LocatedMessages()
+        for part in self._parts:
+            if type(part) is Chunk:
+                chosen = part.with_tags(tags)
+                for one in (chosen,) if type(chosen) is Chunk else chosen:
+                    found.add(one)
+            elif part.has_tag(tags):
+                found.add(part)
+        return found
+
     def _list(self, start: int, stop: int) -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
         for part in self._parts:
             if stop <= 0:
                 break
-            if type(part) is UniformChunk:
+            if type(part) is Chunk:
                 count = part.count
                 if start < count:
                     found += part.messages(max(start, 0), min(stop, count))
@@ -63,7 +82,7 @@ class LocatedMessages(Sequence[ReceivedMessage]):
                 stop -= count
             else:
                 if start <= 0:
-                    found.append(part)  # type: ignore[arg-type]
+                    found.append(part)
                 start -= 1
                 stop -= 1
         return found
@@ -90,7 +109,7 @@ def locate_records(
     unpack = WALK.unpack_from
     magics = MAGICS
     pos = 0
-    if not verify_crc and (chunk := chunk_of_records(data, broker_name)) is not None:
+    if not verify_crc and (chunk := chunk_of_equal_records(data, broker_name)) is not None:
         found.add(chunk)
         return found
     while pos < total:
@@ -100,23 +119,21 @@ def locate_records(
             size = magic = sys_flag = length = 0
         if magic not in magics or size < FIXED_OVERHEAD or size > total - pos:
             raise damage_at(data, pos)
+        is_batch = sys_flag & INNER == INNER
         if sys_flag & UNUSUAL or length < 0 or length > size - FIXED_OVERHEAD:
             message = Record(data, pos, size, broker_name)
         else:
-            body_at = pos + RECORD_HEAD_BYTES
-            if sys_flag & INNER == INNER and not verify_crc:
-                alike = common_lengths(data, body_at, body_at + length)
-                if alike is not None and alike[1] <= MAX_CUT_BYTES:  # as most batches are
-                    step = alike[0]
-                    found.add(
-                        UniformChunk(data, broker_name, pos, size, length // step, step, body_at + BATCH_ENTRY_HEAD_BYTES, alike[1], True)
-                    )
-                    pos += size
+            if not verify_crc:
+                chunk = chunk_of_batch(data, broker_name, pos, size, length) if is_batch else chunk_of_records(data, pos, broker_name)
+                if chunk is not None:
+                    found.add(chunk)
+                    pos = pos + size if is_batch else chunk.stop
                     continue
+            body_at = pos + RECORD_HEAD_BYTES
             message = Record(data, pos, size, broker_name, body_at, body_at + length)
         if verify_crc:
             message.verify_crc()
-        if sys_flag & INNER == INNER:
+        if is_batch:
             try:
                 for inner in message.inner_messages():
                     found.add(inner)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sprocketmq.errors import RemoteProtocolError
-from sprocketmq.protocol.batch import MAX_BATCH_COUNT
 from sprocketmq.protocol.codes import (
     SYSFLAG_ANY_HOST_V6,
     SYSFLAG_BORN_HOST_V6,
@@ -21,7 +20,6 @@ from sprocketmq.protocol.ids import offset_msg_id
 from sprocketmq.protocol.layout import (
     BATCH_ENTRY_HEAD_BYTES,
     BATCH_ENTRY_LAYOUT,
-    BATCH_ENTRY_OVERHEAD,
     HEAD_BYTES_WITHOUT_HOSTS,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
@@ -34,6 +32,7 @@ from sprocketmq.protocol.layout import (
 )
 from sprocketmq.protocol.properties import RETRY_TOPIC, decode_properties, find_property
 from sprocketmq.protocol.records.encoding import host_text
+from sprocketmq.protocol.records.inner import inner_bodies
 
 # Bodies up to this size are sliced again at each access: their memory is reused at once, which is faster than keeping them.
 MAX_CUT_BYTES = 8192
@@ -52,7 +51,8 @@ _STORE_HOST_AT = RECORD_LAYOUT.offset("store_host") - HOST_V4_BYTES
 _PREPARED_AT = RECORD_LAYOUT.offset("prepared_offset") - 2 * HOST_V4_BYTES
 _FLAG_BEFORE_BODY = BATCH_ENTRY_HEAD_BYTES - BATCH_ENTRY_LAYOUT.offset("flag")
 _SYSFLAG_AND_LENGTH = RECORD_LAYOUT.part("sys_flag", "body_length", start="sys_flag")
-_ENTRY = BATCH_ENTRY_LAYOUT.part("size", "body_length")
+# Names of properties as they stand in a property string behind another property.
+TAGS_BEHIND, UNIQ_KEY_BEHIND = b"\x02TAGS\x01", b"\x02UNIQ_KEY\x01"
 _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
 _unpack_int64 = INT64.unpack_from
@@ -105,6 +105,9 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         @property
         def _entry_end(self) -> int: ...
 
+        def _after_body(self) -> tuple[bytes, int, int]:
+            """Return the buffer, and where in it what follows the body begins and ends; nothing when the body has to be located first."""
+
     # --- where things are ---
 
     def _read(self, layout: Struct, offset: int) -> int:
@@ -137,10 +140,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     def _tail(self) -> tuple[int, int, int, int]:
         """Return where topic and properties start and end in the buffer."""
-        data, end = self._data, self._pos + self._size
+        data, pos = self._data, self._pos
+        end = pos + self._size
         _, topic_at, _ = self._body_span()
         try:
-            if _unpack_int32(data, self._pos + _MAGIC_AT)[0] == MAGIC_V2:
+            if _unpack_int32(data, pos + _MAGIC_AT)[0] == MAGIC_V2:
                 (length,) = _unpack_int16(data, topic_at)
                 topic_at += 2
             else:
@@ -148,13 +152,27 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
                 topic_at += 1
             props_at = topic_at + length + 2
             if length < 0 or props_at > end:
-                raise RemoteProtocolError(f"topic length {length} does not fit a record of {self._size} bytes")
+                raise RemoteProtocolError(f"topic length {length} does not fit a record of {end - pos} bytes")
             (length,) = _unpack_int16(data, props_at - 2)
         except (struct.error, IndexError):
             raise RemoteProtocolError("record is cut short") from None
         if length < 0 or props_at + length > end:
-            raise RemoteProtocolError(f"property length {length} does not fit a record of {self._size} bytes")
+            raise RemoteProtocolError(f"property length {length} does not fit a record of {end - pos} bytes")
         return topic_at, props_at - 2, props_at, props_at + length
+
+    def _find(self, name: bytes) -> bytes | None:
+        """Return the raw value of a property without decoding the others; ``name`` as it stands behind another one (``TAGS_BEHIND``)."""
+        # Most records have it there; searching in the buffer needs no slice.
+        data, start, end = self._after_body()
+        at = data.find(name, start, end)
+        if at >= 0:
+            at += len(name)
+            stop = data.find(b"\x02", at, end)
+            if stop >= 0:
+                return data[at:stop]
+        elif end and data.find(name[1:], start, end) < 0:
+            return None
+        return find_property(self.raw_properties, name[1:-1])
 
     def _bytes(self, at: int, length: int) -> bytes:
         return bytes(self._data[self._pos + at : self._pos + at + length])
@@ -292,7 +310,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
     def tag(self) -> str | None:
         if self._properties is None:  # consumers check every tag, and most need no other property
             try:
-                raw = find_property(self.raw_properties, b"TAGS")
+                raw = self._find(TAGS_BEHIND)
                 return raw.decode() if raw else None
             except UnicodeDecodeError:
                 raise RemoteProtocolError("tag of a record is not UTF-8") from None
@@ -300,15 +318,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     def has_tag(self, tags: Collection[bytes]) -> bool:
         """Whether the message has one of ``tags``, given as stored."""
-        data = self._data
-        if self._body_at >= 0 and type(data) is bytes:
-            # Most records have the tag behind another property; searching there needs no slice.
-            end = self._pos + self._size if self._index < 0 else self._entry_end
-            at = data.find(b"\x02TAGS\x01", self._body_end, end) + 6
-            stop = data.find(b"\x02", at, end) if at > 5 else -1
-            if stop >= 0:
-                return data[at:stop] in tags
-        return find_property(self.raw_properties, b"TAGS") in tags
+        return self._find(TAGS_BEHIND) in tags
 
     @property
     def keys(self) -> list[str]:
@@ -322,14 +332,10 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
     @property
     def unique_key(self) -> str | None:
         """The id its producer gave it (UNIQ_KEY), None without one; in most records the other properties are not decoded for it."""
-        data = self._data
-        if self._properties is None and self._body_at >= 0 and type(data) is bytes:
-            end = self._pos + self._size if self._index < 0 else self._entry_end
-            at = data.find(b"\x02UNIQ_KEY\x01", self._body_end, end) + 10
-            stop = data.find(b"\x02", at, end) if at > 9 else -1
-            if stop >= 0:
-                return data[at:stop].decode(errors="replace")
-        return self.properties.get("UNIQ_KEY")
+        if self._properties is None:
+            raw = self._find(UNIQ_KEY_BEHIND)
+            return raw.decode(errors="replace") if raw else None
+        return self._properties.get("UNIQ_KEY")
 
     @property
     def offset_msg_id(self) -> str:
@@ -377,33 +383,21 @@ class Record(ReceivedMessage, gc=False, eq=False):
             self._body = body
         return body
 
+    def _after_body(self) -> tuple[bytes, int, int]:
+        data = self._data
+        if self._body_at < 0 or type(data) is not bytes:
+            return b"", 0, 0
+        return data, self._body_end, self._pos + self._size if self._index < 0 else self._entry_end
+
     def inner_messages(self) -> list["Record"]:
         """Return the messages of an inner-batch record: offsets count up from the record's, flag, body and properties are their own.
 
         Raises RemoteProtocolError as ``split_batch`` does.
         """
         data, pos, size, broker_name = self._data, self._pos, self._size, self.broker_name
-        at, total, _ = self._body_span()
-        messages: list[Record] = []
-        add = messages.append
-        unpack_head = _ENTRY.unpack_from
-        unpack_short = INT16.unpack_from
-        index = 0
-        while total - at >= BATCH_ENTRY_OVERHEAD:
-            entry_size, length = unpack_head(data, at)
-            body_end = at + BATCH_ENTRY_HEAD_BYTES + length
-            end = at + entry_size
-            if length < 0 or body_end + 2 > end or end > total:
-                raise RemoteProtocolError(f"batch entry {index} has an impossible size {entry_size} or body length {length}")
-            if body_end + 2 + unpack_short(data, body_end)[0] != end:
-                raise RemoteProtocolError(f"batch entry {index} has an impossible property length {unpack_short(data, body_end)[0]}")
-            add(Record(data, pos, size, broker_name, at + BATCH_ENTRY_HEAD_BYTES, body_end, index, end))
-            at = end
-            index += 1
-        if at != total:
-            raise RemoteProtocolError(
-                f"batch entry {index} is cut short: {total - at} bytes are left, an entry has at least {BATCH_ENTRY_OVERHEAD}"
-            )
-        if index > MAX_BATCH_COUNT:
-            raise RemoteProtocolError(f"a batch has {index} messages, the limit is {MAX_BATCH_COUNT}")
-        return messages
+        start, stop, _ = self._body_span()
+        begins, ends = inner_bodies(data, start, stop)
+        return [
+            Record(data, pos, size, broker_name, begin, end, index, begins[index + 1] - BATCH_ENTRY_HEAD_BYTES)
+            for index, (begin, end) in enumerate(zip(begins, ends, strict=False))
+        ]

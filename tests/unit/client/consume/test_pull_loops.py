@@ -172,6 +172,7 @@ async def test_an_idle_queues_pulls_are_held_longer_and_longer_until_a_message_c
             await eventually(lambda: cluster.broker.held)
             assert last_pull(cluster).suspend_timeout_ms == seconds * 1000
             clock.advance(seconds)
+            loops.instance.timers.run_due()
             asked = pulls(cluster, 0)
             end_held(cluster)
             await eventually(lambda asked=asked: pulls(cluster, 0) == asked + 1)

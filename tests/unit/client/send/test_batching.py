@@ -1,4 +1,5 @@
 from collections import Counter
+from types import MappingProxyType
 
 import pytest
 from hypothesis import settings
@@ -155,6 +156,44 @@ def test_each_message_of_a_batch_is_what_the_encoder_makes_of_it(tag, fields):
     assert len(data) == batch.size
     keys = fields.get("keys", ())
     assert list(batch.merged_keys) == ([keys] if isinstance(keys, str) else list(keys))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_messages_with_and_without_keys_and_properties_share_a_batch(order):
+    kinds = [
+        {},
+        {"keys": ["k1"]},
+        {"properties": {"region": "eu", "city": "ä"}},
+        {"properties": {"region": ""}},
+        {"properties": {"region": "us"}, "keys": "k2"},
+        {"flag": 7, "properties": {"region": "eu"}},
+        {"properties": MappingProxyType({"region": "eu"}), "keys": ["k3", "k4"]},
+        {"properties": {"region": "x" * 32_000}},
+    ]
+    accumulator = gathering(max_bytes=1 << 20)
+    messages = [Message("t", b"%d" % i * i, tag="a", **fields) for i in (1, 2) for fields in kinds][::order]
+    for message in messages:
+        accumulator.add(message, "m")
+    accumulator.flush()
+    batch, ids = accumulator.take(), some_ids(16)
+    size, bodies = batch.size, batch.body_bytes
+    data = batch.encode(ids)
+    assert data == b"".join(map(entry, messages, ids))
+    assert (len(data), bodies) == (size, sum(len(message.body) for message in messages))
+    assert set(batch.merged_keys) == {"k1", "k2", "k3", "k4"}
+
+
+@pytest.mark.parametrize("value", ["a\x02b", "\x01", "\udc80", 7, None, "x" * 40_000])
+def test_a_bad_property_is_refused_also_when_its_name_was_good_before(value):
+    accumulator = gathering(max_bytes=1 << 20)
+    for _ in range(3):
+        put(accumulator, properties={"region": "eu"})
+    held = accumulator.held_bytes
+    with pytest.raises(InvalidMessage):
+        put(accumulator, properties={"region": value})
+    with pytest.raises(InvalidMessage, match="belongs to RocketMQ"):
+        put(accumulator, properties={"region": "eu", "TAGS": "a"})
+    assert accumulator.held_bytes == held
 
 
 @pytest.mark.parametrize(
@@ -385,13 +424,14 @@ def test_a_batch_is_encoded_in_the_order_of_its_messages_each_with_its_id():
     entries = split_batch(data)
     assert [bytes(one.body) for one in entries] == [b"one", b"two", b"three", b"four"]
     assert [decode_properties(one.properties)["UNIQ_KEY"] for one in entries] == list(ids)
-    assert len(batch.special) == 2
+    assert (list(batch.fronts), list(batch.special)) == ([1], [3])
 
 
 def test_the_only_message_of_a_batch_is_told_apart_with_its_flag_and_properties():
     accumulator = gathering()
     text = f"WAIT\x01true\x02UNIQ_KEY\x01{'A' * 32}\x02"
-    for fields, expected in (({}, (0, b"x", text)), ({"flag": 7}, (7, b"x", text)), ({"keys": "k"}, (0, b"x", f"KEYS\x01k\x02{text}"))):
+    cases = (({}, (0, b"x", text)), ({"flag": 7}, (7, b"x", text)), ({"keys": "k"}, (0, b"x", f"KEYS\x01k\x02{text}")))
+    for fields, expected in (*cases, *cases):
         put(accumulator, **fields)
         accumulator.flush()
         assert accumulator.take().only("A" * 32) == expected

@@ -5,6 +5,7 @@ from fake_cluster import answer, half_frame, hang_up, silence
 from tests.inside import bytes_in_flight, instance_of
 from tests.waiting import stays
 
+from sprocketmq import Batching
 from sprocketmq.client import Producer, PullConsumer
 from sprocketmq.client.send import requests
 from sprocketmq.errors import (
@@ -325,6 +326,32 @@ async def test_submit_is_bounded_by_count_and_by_bytes(cluster):
         large = producer.submit(Message("t", b"z" * 5000))  # alone, any size goes
         await large
         assert (producer.in_flight, bytes_in_flight(producer)) == (0, 0)
+
+
+@pytest.mark.parametrize("batching", [None, Batching(max_delay_ms=30_000)], ids=["single", "batching"])
+async def test_room_waits_until_a_body_fits_that_was_too_large(cluster, batching):
+    held = []
+
+    def hold(conn, command):
+        held.append((conn, command))
+        return True
+
+    cluster.broker.script(Q.SEND_MESSAGE_V2, hold, hold)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=batching, max_in_flight_bytes=1000, timeout_s=60) as producer:
+        first, second = (producer.submit(Message("t", b"x" * size, tag=f"{size}")) for size in (600, 300))
+        with pytest.raises(SendQueueFull, match="bytes"):
+            producer.submit(Message("t", b"x" * 500))
+        room = asyncio.ensure_future(producer.room())
+        await eventually(lambda: len(held) == 2)
+        cluster.broker.on_SEND_MESSAGE_V2(*held[1])
+        await second
+        assert not room.done()  # 400 bytes are left
+        await producer.room()  # only for whom no body was refused
+        cluster.broker.on_SEND_MESSAGE_V2(*held[0])
+        await asyncio.gather(first, room)
+        last = producer.submit(Message("t", b"x" * 500))
+        await producer.flush()
+        assert last.done()
 
 
 async def test_awaited_sends_wait_for_room(cluster):
