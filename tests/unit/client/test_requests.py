@@ -115,6 +115,18 @@ async def test_a_topic_that_the_request_creates(real, producer, replier):
         assert (await producer.request(Message("new", b"there?"))).body == b"yes"
 
 
+async def test_requests_with_an_ordering_key_go_to_its_queue(real, producer, replier):
+    expected = (await producer.send(Message("questions", b"no request", ordering_key="order-1"))).queue_id
+
+    async def answer(message):
+        if message.body == b"?":
+            await replier.reply(message, b"%d" % message.queue_id)
+
+    async with answering(real, answer):
+        replies = [await producer.request(Message("questions", b"?", ordering_key="order-1")) for _ in range(4)]
+    assert [int(reply.body) for reply in replies] == [expected] * 4
+
+
 async def test_bodies_are_compressed_both_ways(real, producer, replier):
     long = b"long " * 10_000
     async with answering(real, lambda message: replier.reply(message, message.body)):

@@ -20,7 +20,7 @@ from sprocketmq.client.send.explicit_batches import ExplicitBatches
 from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.gathering import Gathering
 from sprocketmq.client.send.outbox import Outbox
-from sprocketmq.client.send.queue_choice import Publishers, queue_of
+from sprocketmq.client.send.queue_choice import Publishers, lone_queue_of
 from sprocketmq.client.send.request_reply import Requester
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
@@ -346,7 +346,7 @@ class Producer(Client):
                         gathering.wake()  # the open batch of its key leaves first, to keep the order
             topic, queue = message.topic, message.queue
             if message.ordering_key is not None:
-                queue = queue_of(message)
+                queue = lone_queue_of(message)
             if queue is not None or topic not in self._by_topic:
                 self._publishers.check(topic, queue)
             uniq_key, properties, body, sys_flag = self._encoder.single(message)
@@ -411,7 +411,7 @@ class Producer(Client):
         timeout_s = self._checked_timeout(timeout_s)
         message = self.created(message)
         try:
-            queue = message.queue if message.ordering_key is None else queue_of(message)
+            queue = lone_queue_of(message)
             self._publishers.check(message.topic, queue)
             uniq_key, properties, body, sys_flag = self._encoder.single(message)
         except (AttributeError, TypeError, ConfigError) as e:
@@ -459,7 +459,7 @@ class Producer(Client):
         try:
             if self._hooks is not None:
                 message = self._hooks.created(message)
-            self._publishers.check(message.topic, message.queue)
+            self._publishers.check(message.topic, lone_queue_of(message))
         except (AttributeError, TypeError, ConfigError) as e:
             raise unsendable(message, e) from None
         if self._room.full:

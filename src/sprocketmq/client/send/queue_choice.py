@@ -36,6 +36,11 @@ def queue_of(message: Message) -> MessageQueue | None:
     return PriorityQueue(message.topic, message.queue.broker_name if message.queue is not None else "", priority)
 
 
+def lone_queue_of(message: Message) -> MessageQueue | None:
+    """Return the queue of a message that is sent by itself: that of its ordering key, its own, or None for any."""
+    return message.queue if message.ordering_key is None else KeyedQueue(message.topic, "", 0, message.ordering_key)
+
+
 class Target:
     """One queue to send to, its broker's address, and the header prefixes of its requests; and whose queue it is."""
 

@@ -10,6 +10,7 @@ from sprocketmq.client.instance import REQUEST_TIMEOUT_S, Instance, response_err
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.encoding import MessageEncoder
 from sprocketmq.client.send.outbox import Outbox
+from sprocketmq.client.send.queue_choice import lone_queue_of
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.send_header import HEADER, header_prefix
 from sprocketmq.client.send.waiting_requests import WaitingRequests
@@ -68,7 +69,8 @@ class Requester:
                 TTL: str(max(1, round(timeout_s * 1000))),
             }
             left = max(deadline - loop.time(), 0.001)
-            request = SendRequest(message.topic, message.queue, body, with_properties(properties, added), uniq_key, left, self._outbox)
+            queue, text = lone_queue_of(message), with_properties(properties, added)
+            request = SendRequest(message.topic, queue, body, text, uniq_key, left, self._outbox)
             request.in_order = False
             room, request.size = self._outbox.room, len(message.body)
             room.messages += 1
