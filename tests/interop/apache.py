@@ -212,11 +212,14 @@ class JavaProcess:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the process in the orderly way and wait for it (a broker takes about 11 s); a second call does nothing."""
+        """End the process in the orderly way and wait for it; a second call does nothing.
+
+        A broker takes about 11 s, and more on a busy machine; one that is killed meanwhile leaves files that it has not finished.
+        """
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(90)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self._reap()

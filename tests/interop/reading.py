@@ -11,7 +11,8 @@ from tests.interop.apache import JavaClient
 from tests.interop.compare import in_order, java_view, our_view
 
 from sprocketmq import PullConsumer
-from sprocketmq.errors import TopicNotFound
+from sprocketmq.errors import BrokerError, TopicNotFound
+from sprocketmq.sync import AdminClient
 
 PATIENCE_S = 120.0
 
@@ -41,6 +42,7 @@ async def pull_all(namesrv: str, topic: str) -> list[dict[str, Any]]:
 
 def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, Any]]:
     """Return every message of the topic as Apache's pull consumer reads it."""
+    wait_until_dispatched(namesrv)
     views = []
     for queue in java.call("queues", namesrv=namesrv, group="interop_java_reader", topic=topic):
         offsets = java.call("offsets", namesrv=namesrv, group="interop_java_reader", queue=queue)
@@ -50,6 +52,24 @@ def java_pull_all(java: JavaClient, namesrv: str, topic: str) -> list[dict[str, 
             views += [java_view(message) for message in result["messages"]]
             offset = result["next_offset"]
     return in_order(views)
+
+
+def wait_until_dispatched(namesrv: str) -> None:
+    """Wait until the brokers have put everything stored into queues: Apache's answers a send before it has."""
+    deadline = time.monotonic() + PATIENCE_S
+    with AdminClient(namesrv=namesrv) as admin:
+        for broker in admin.cluster().broker_addr_table.values():
+            for address in broker.broker_addrs.values():
+                while not _dispatched(admin, address):
+                    assert time.monotonic() < deadline, f"the broker at {address} still dispatches after {PATIENCE_S:g} s"
+                    time.sleep(0.02)
+
+
+def _dispatched(admin: AdminClient, address: str) -> bool:
+    try:
+        return int(admin.broker_runtime(address)["dispatchBehindBytes"]) == 0
+    except BrokerError:  # Apache's has no statistics in its first second
+        return False
 
 
 async def dead_letters(namesrv: str, group: str, count: int) -> list[dict[str, Any]]:

@@ -117,8 +117,11 @@ async def our_slave(store: Path, master: apache.ApacheBroker) -> AsyncIterator[t
 
 async def copied(store: MessageStore, follower: Follower, java: apache.JavaClient, master: apache.ApacheBroker) -> int:
     """Wait until our slave has the whole log of Apache's master, and return its end."""
-    printed = await asyncio.to_thread(java.mqadmin, "brokerStatus", "-b", master.address)
-    end = int(next(line.split(":")[1] for line in printed.splitlines() if line.startswith("commitLogMaxOffset")))
+    ends: list[str] = []
+    while not ends:  # the tool prints an error while a broker that was started again is not ready
+        printed = await asyncio.to_thread(java.mqadmin, "brokerStatus", "-b", master.address)
+        ends = [line.split(":")[1] for line in printed.splitlines() if line.startswith("commitLogMaxOffset")]
+    end = int(ends[0])
     await eventually(lambda: store.commitlog_max_offset >= end, timeout_s=CAUGHT_UP_S)
     assert store.commitlog_max_offset == end
     assert follower.state is FollowerState.FOLLOWING
