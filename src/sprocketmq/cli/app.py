@@ -10,7 +10,7 @@ from types import FrameType
 
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_SIGNAL, drop_output, fail, report
 
-SERVING_VERBS = ("serve", "namesrv", "broker", "dashboard")
+SERVING_VERBS = ("serve", "namesrv", "broker", "dashboard", "proxy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

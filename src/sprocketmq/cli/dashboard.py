@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings
 from sprocketmq.cli.errors import EXIT_OK
 from sprocketmq.cli.logs import logging_to
-from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_log_options, log_options, port_number
+from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.target import Target
 from sprocketmq.errors import ConfigError
@@ -22,7 +21,6 @@ from sprocketmq.net.loops import new_event_loop
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8080
-DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,12 +31,7 @@ def parser() -> argparse.ArgumentParser:
         "SIGTERM and SIGINT stop it cleanly (exit code 0).",
         allow_abbrev=False,
     )
-    namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-    p.add_argument("--namesrv", metavar="HOST:PORT", default=namesrv, help=f"nameservers of the cluster, joined by ';' (default {namesrv})")
-    p.add_argument("--secure", metavar="DIR", type=Path, help="credentials and trusted certificate: viewers have to log in then")
-    p.add_argument("--access-key-file", metavar="FILE", type=Path, help="credentials as JSON, or Apache's tools.yml")
-    p.add_argument("--tls", action=argparse.BooleanOptionalAction, help="encrypt connections to the cluster")
-    p.add_argument("--tls-ca", metavar="FILE", type=Path, help="trust servers with certificates of this authority; implies --tls")
+    add_cluster_options(p)
     p.add_argument("--host", default=LOOPBACK_HOST, help=f"address to listen on (default {LOOPBACK_HOST})")
     p.add_argument("--port", type=port_number, default=DEFAULT_PORT, help=f"port to listen on (default {DEFAULT_PORT}; 0: any free one)")
     p.add_argument(

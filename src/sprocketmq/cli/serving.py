@@ -1,4 +1,4 @@
-"""``serve``, ``namesrv`` and ``broker``: the server processes; and the way to ``dashboard``.
+"""``serve``, ``namesrv`` and ``broker``: the server processes; and the way to ``dashboard`` and ``proxy``.
 
 They parse with argparse and import only what they run, so `serve` is ready a quarter of a second after its process starts.
 """
@@ -9,12 +9,13 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from sprocketmq._version import __version__
 from sprocketmq.cli.config import Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.logs import LogOptions, logging_to, takes_text
+from sprocketmq.cli.serving_beside import ServedBeside, served_beside
 from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, log_options, parser, read_settings
 from sprocketmq.cli.serving_security import access_word, add_initial_users, ready_fields, security_of, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
@@ -22,9 +23,6 @@ from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
-
-if TYPE_CHECKING:
-    from sprocketmq.cli.serving_dashboard import ServedDashboard
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +44,17 @@ def run(arguments: Sequence[str]) -> int:
         from sprocketmq.cli.dashboard import run_dashboard
 
         return run_dashboard(arguments[1:])
+    if verb == "proxy":
+        from sprocketmq.cli.proxy import run_proxy
+
+        return run_proxy(arguments[1:])
     options = parser(verb).parse_args(arguments[1:])
     settings = read_settings(verb, options)
     check_reach(settings, insecure=options.insecure)
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")
     with logging_to(logs) as writer, _logged_failure(verb, logs), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        dashboard = None
-        if getattr(options, "dashboard", None) is not None:
-            from sprocketmq.cli.serving_dashboard import ServedDashboard
-
-            dashboard = ServedDashboard(options.dashboard, settings, insecure=options.insecure, logs=logs, put=writer.put)
+        beside = served_beside(options, settings, logs=logs, put=writer.put)
         if several:
             from sprocketmq.cli.serving_many import ManyServers, serve_many
 
@@ -67,11 +65,11 @@ def run(arguments: Sequence[str]) -> int:
                 insecure=options.insecure,
                 logs=logs,
                 put=writer.put,
-                dashboard=dashboard,
+                beside=beside,
             )
             return runner.run(serve_many(cluster, stop_with_stdin=options.stop_with_stdin))
         take_over = getattr(options, "take_over", False)
-        return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin, dashboard=dashboard))
+        return runner.run(_serve(verb, settings, take_over=take_over, stop_with_stdin=options.stop_with_stdin, beside=beside))
 
 
 @contextlib.contextmanager
@@ -85,7 +83,7 @@ def _logged_failure(verb: str, logs: LogOptions) -> Iterator[None]:
         raise
 
 
-async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool, dashboard: "ServedDashboard | None") -> int:
+async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_stdin: bool, beside: list[ServedBeside]) -> int:
     """Start the servers of ``verb``, print the ready line, and stop on a signal (0) or when the store fails (1)."""
     stop = asyncio.Event()
     why = "standard input ended"
@@ -98,13 +96,13 @@ async def _serve(verb: str, settings: Settings, *, take_over: bool, stop_with_st
     with on_stop_signals(stop_by):
         if stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
-        failure = await _serve_until(stop, verb, settings, take_over=take_over, dashboard=dashboard)
+        failure = await _serve_until(stop, verb, settings, take_over=take_over, beside=beside)
     event(log, logging.INFO, "stopped", verb=verb, reason=failure or why)
     return EXIT_OK if failure is None else EXIT_FAILURE
 
 
 async def _serve_until(
-    stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool, dashboard: "ServedDashboard | None"
+    stop: asyncio.Event, verb: str, settings: Settings, *, take_over: bool, beside: list[ServedBeside]
 ) -> SprocketError | None:
     """Serve until ``stop`` is set, or return why the store failed."""
     security = security_of(settings)
@@ -147,8 +145,8 @@ async def _serve_until(
             ready += f" broker={broker.address}"
             if broker.metrics is not None:
                 ready += f" metrics={broker.metrics.address}"
-        if dashboard is not None:
-            ready += await asyncio.to_thread(dashboard.start, _reachable(nameserver.address))
+        for process in beside:
+            ready += await asyncio.to_thread(process.start, _reachable(nameserver.address))
         listens = ready.removeprefix("ready ")
         ready += ready_fields(settings)
         if config is not None:
@@ -174,8 +172,8 @@ async def _serve_until(
                 fail(f"{failure}; stopping")
         return failure
     finally:
-        if dashboard is not None:
-            await asyncio.to_thread(dashboard.stop)
+        for process in beside:
+            await asyncio.to_thread(process.stop)
         for server in reversed(started):
             await asyncio.wait_for(server.stop(), STOP_TIMEOUT_S)
 

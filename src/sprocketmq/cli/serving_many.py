@@ -11,7 +11,7 @@ from sprocketmq._version import __version__
 from sprocketmq.cli.config import SECURITY_KEYS, Settings, data_directory
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail
 from sprocketmq.cli.logs import LogOptions, wrap_line
-from sprocketmq.cli.serving_dashboard import ServedDashboard
+from sprocketmq.cli.serving_beside import ServedBeside
 from sprocketmq.cli.serving_metrics import ServedMetrics
 from sprocketmq.cli.serving_options import LOG_SETTINGS
 from sprocketmq.cli.serving_security import ready_fields
@@ -88,7 +88,7 @@ class ManyServers:
         insecure: bool,
         logs: LogOptions,
         put: Callable[[str], None],
-        dashboard: ServedDashboard | None,
+        beside: list[ServedBeside],
     ) -> None:
         if brokers > 1 and "broker_name" in settings.explicit:
             raise ConfigError("several brokers are called broker-a, broker-b and so on: leave their name out (--name)")
@@ -115,8 +115,8 @@ class ManyServers:
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
         self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
         self.metrics = ServedMetrics(settings, self._supervisor) if settings.metrics_exporter == "prom" else None
-        self._dashboard = dashboard
-        self._dashboard_field = ""
+        self._beside = beside
+        self._beside_fields = ""
         self._common = ["--insecure"] if insecure else []
         self._common += ["--secure", str(settings.secure)] if settings.secure is not None else []
         self._common += ["--set", f"host={settings.host}", "--set", f"log_level={logs.level}", "--set", f"log_format={logs.format}"]
@@ -137,7 +137,7 @@ class ManyServers:
         names = (member.name for member in self._members)
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
         scraped = f" metrics={self.metrics.address}" if self.metrics is not None else ""
-        return f"ready namesrv={self._namesrv} {brokers}{scraped}{self._dashboard_field}{ready_fields(self._settings)} store={self._root}"
+        return f"ready namesrv={self._namesrv} {brokers}{scraped}{self._beside_fields}{ready_fields(self._settings)} store={self._root}"
 
     def start(self) -> None:
         """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""
@@ -145,13 +145,15 @@ class ManyServers:
         commands = {member: self._broker_command(i, member) for i, member in enumerate(self._members)}
         for masters in (True, False):
             self._supervisor.start({member.name: command for member, command in commands.items() if member.is_master is masters})
-        if self._dashboard is not None:
-            self._dashboard_field = self._dashboard.start(self._namesrv)
+        self._beside_fields = "".join([process.start(self._namesrv) for process in self._beside])
 
     def stop(self) -> None:
-        """Stop the dashboard, the masters, then the slaves, which have everything by then, then the nameserver, within a bounded time."""
-        if self._dashboard is not None:
-            self._dashboard.stop()
+        """Stop all within a bounded time.
+
+        First what runs beside the brokers, then the masters, then the slaves, which have everything by then, then the nameserver.
+        """
+        for process in self._beside:
+            process.stop()
         stages = ([m.name for m in self._members if m.is_master], [m.name for m in self._members if not m.is_master])
         self._supervisor.stop(*stages, [NAMESRV])
 

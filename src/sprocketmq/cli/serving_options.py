@@ -22,6 +22,7 @@ DESCRIPTIONS = {
     "namesrv": "Run a nameserver.",
     "broker": "Run a broker that registers at running nameservers.",
     "dashboard": "Show and administer a cluster in the browser.",
+    "proxy": "Let RocketMQ's gRPC clients use a cluster.",
 }
 _READY = {
     "serve": "ready namesrv=HOST:PORT broker=HOST:PORT store=DIR",
@@ -30,6 +31,7 @@ _READY = {
 }
 
 
+DEFAULT_NAMESRV = "127.0.0.1:9876"
 LOG_SETTINGS = ("log_level", "log_format", "log_file", "log_max_bytes", "log_backups")
 SECRET_VARIABLE = "SPROCKETMQ_HA_SECRET"  # noqa: S105 - the name of an environment variable
 ROLE_HELP = {
@@ -84,12 +86,23 @@ def parser(verb: str) -> argparse.ArgumentParser:
     add_log_options(p)
     if verb == "serve":
         p.add_argument("--dashboard", metavar="[HOST:]PORT", help="show the cluster in the browser at this port, from a process of its own")
+        p.add_argument("--grpc", metavar="[HOST:]PORT", help="let gRPC clients in at this port (usually 8081), from a process of its own")
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
     p.add_argument("--secure", metavar="DIR", type=Path, help="directory of `sprocketmq secure init`: TLS, logins and access control")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without TLS and logins")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
+
+
+def add_cluster_options(p: argparse.ArgumentParser) -> None:
+    """Add the options that say which cluster a process serves, and how it logs in there."""
+    namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+    p.add_argument("--namesrv", metavar="HOST:PORT", default=namesrv, help=f"nameservers of the cluster, joined by ';' (default {namesrv})")
+    p.add_argument("--secure", metavar="DIR", type=Path, help="credentials and trusted certificate: users have to log in then")
+    p.add_argument("--access-key-file", metavar="FILE", type=Path, help="credentials as JSON, or Apache's tools.yml")
+    p.add_argument("--tls", action=argparse.BooleanOptionalAction, help="encrypt connections to the cluster")
+    p.add_argument("--tls-ca", metavar="FILE", type=Path, help="trust servers with certificates of this authority; implies --tls")
 
 
 def add_log_options(p: argparse.ArgumentParser) -> None:

@@ -39,7 +39,8 @@ class ServerTls:
 
     ``cert_file`` is the server's certificate followed by those of its authorities, ``key_file`` its key, both PEM. ``client_auth`` is
     ``none``, ``optional`` (a client certificate is verified when there is one) or ``required``; ``ca_file`` holds the certificates of the
-    authorities that sign those of clients. Changed files hold for new connections, within RELOAD_INTERVAL_S of the listener.
+    authorities that sign those of clients. ``alpn`` are the application protocols that the port offers. Changed files hold for new
+    connections, within RELOAD_INTERVAL_S of the listener.
 
     Raises ConfigError for settings that cannot work together; the files are read when a port is opened.
     """
@@ -50,6 +51,7 @@ class ServerTls:
     key_password: str | Secret | None = field(default=None, repr=False)
     ca_file: str | Path | None = None
     client_auth: str = "none"
+    alpn: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -127,6 +129,8 @@ class ServerContext:
             context.load_cert_chain(cert_file, key_file, password=password or "")
         except (OSError, ssl.SSLError) as e:
             raise CertificateRefused(cert_file, f"OpenSSL does not take it: {_reason(e)}") from None
+        if tls.alpn:
+            context.set_alpn_protocols(list(tls.alpn))
         if tls.client_auth != "none":
             try:
                 context.load_verify_locations(str(tls.ca_file))

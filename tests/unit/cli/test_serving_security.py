@@ -209,7 +209,7 @@ def test_users_of_apaches_file_become_super_users(tmp_path):
         users = read_users_file(access.users_file).users
         assert {name: user.is_super for name, user in users.items()} == {"rocketmq": True, "brokers": True}
     with pytest.raises(ConfigError, match="do not reach the processes of several brokers"):
-        ManyServers(settings, brokers=2, replicas=0, insecure=False, logs=LogOptions(), put=print, dashboard=None)
+        ManyServers(settings, brokers=2, replicas=0, insecure=False, logs=LogOptions(), put=print, beside=[])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,429 @@
+"""The calls of the messaging API: each finds out who calls, does its work at the brokers, and answers with a status."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from sprocketmq.client.credentials import ClientSecurity
+from sprocketmq.client.routes import Route
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.errors import SprocketError
+from sprocketmq.net.address import parse_address
+from sprocketmq.net.client import Connection
+from sprocketmq.net.peerlog import PeerLog
+from sprocketmq.net.tasks import Background
+from sprocketmq.protocol.bodies import SubscriptionGroupConfig
+from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.names import check_group
+from sprocketmq.proxy.clients import Clients, Identity, KnownClient, answered
+from sprocketmq.proxy.codes import OK, AddressScheme, Code, Permission, Refused, status, status_of
+from sprocketmq.proxy.messages import topic_of, types_of
+from sprocketmq.proxy.receiving import Popped, Receiver, checked_invisible, times_of
+from sprocketmq.proxy.renewals import INVISIBLE_S, SWEEP_S, Renewals
+from sprocketmq.proxy.schema import (
+    MESSAGES,
+    SERVICE,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    Address,
+    Assignment,
+    Broker,
+    ChangeInvisibleDurationResponse,
+    Endpoints,
+    MessageQueue,
+    Proto,
+    QueryAssignmentResponse,
+    QueryRouteResponse,
+    ReceiveMessageResponse,
+    Resource,
+    TelemetryCommand,
+    seconds_of,
+    timestamp,
+)
+from sprocketmq.proxy.sending import CHECK_TRANSACTION_STATE, Sender
+from sprocketmq.proxy.upstream import Upstream
+from sprocketmq.proxy.users import Users
+
+log = logging.getLogger(__name__)
+
+EXPIRE_S = 10.0
+MAX_ACKS = 1_000
+
+_Context = Any  # grpc.aio.ServicerContext, which has no types for its parameters
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls, and that user's connections to the cluster."""
+
+    identity: Identity
+    upstream: Upstream
+
+
+class MessagingService:
+    """The calls, in front of the cluster at ``namesrv``.
+
+    ``users`` may call. ``advertised`` is the address (``host:port``) that clients are told to use; None tells them the one they asked at.
+    """
+
+    def __init__(
+        self, namesrv: str, security: ClientSecurity, users: Users, *, advertised: str | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._namesrv = namesrv
+        self._security = security
+        self._users = users
+        self._advertised = None if advertised is None else endpoints_of(*parse_address(advertised))
+        self._clock = clock
+        self._background = Background("gRPC endpoint")
+        self._upstreams: dict[str, asyncio.Task[Upstream]] = {}
+        self._refusals = PeerLog(log, clock.monotonic)
+        self.clients = Clients(clock)
+        self._sender = Sender(self.clients)
+        self._receiver = Receiver(self._background)
+        self.renewals = Renewals(self._receiver, self.clients, clock)
+
+    async def start(self) -> None:
+        """Connect to the cluster. Raises NameserverUnavailable and what else the start of a client raises."""
+        if not self._users:
+            await self._upstream("")
+        self._background.every(SWEEP_S, self.renewals.sweep, "renewal of invisible times")
+        self._background.every(EXPIRE_S, self._expire, "clients that are gone")
+
+    async def close(self) -> None:
+        """End all streams and disconnect."""
+        for client in [client for user in self._upstreams for client in self.clients.of_user(user)]:
+            self.clients.remove(client, "the endpoint stops")
+        await self._background.close()
+        for task in self._upstreams.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await task.result().__aexit__()
+
+    async def _upstream(self, user: str) -> Upstream:
+        task = self._upstreams.get(user)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._upstreams[user] = asyncio.create_task(self._connected(user))
+        return await asyncio.shield(task)
+
+    async def _connected(self, user: str) -> Upstream:
+        security = ClientSecurity(self._users.credentials(user), self._security.tls) if user else self._security
+        upstream = Upstream(
+            self._namesrv,
+            security,
+            on_request=lambda conn, command: self._asked(conn, command, user),
+            consumers=lambda: self.clients.consumer_data(user),
+            clock=self._clock,
+        )
+        return await upstream.__aenter__()
+
+    def _asked(self, _conn: Connection, command: Command, user: str) -> None:
+        if command.code == CHECK_TRANSACTION_STATE:
+            self._sender.check(command, user)
+
+    def _expire(self) -> None:
+        for client in self.clients.expire():
+            self._forget_topics(client)
+
+    def _forget_topics(self, client: KnownClient) -> None:
+        user = client.identity.user
+        task = self._upstreams.get(user)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            for topic in client.topics:
+                if not self.clients.producers(topic, user):
+                    task.result().produces_no_more(topic)
+
+    # --- who calls ---
+
+    async def _caller(self, context: _Context) -> Caller:
+        metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        client_id = metadata.get("x-mq-client-id", "").strip()
+        if not client_id:
+            raise Refused(Code.CLIENT_ID_REQUIRED, "the call has no x-mq-client-id")
+        try:
+            user = self._users.authenticate(metadata)
+        except Refused as e:
+            self._refusals.event(context.peer(), "grpc_login_refused", client=client_id, peer=context.peer(), reason=e)
+            raise
+        return Caller(Identity(client_id, user), await self._upstream(user))
+
+    def _known(self, caller: Caller) -> KnownClient:
+        client = self.clients.seen(caller.identity)
+        if client is None or client.settings is None:
+            raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "this client's settings are not known here: it has to send them first")
+        return client
+
+    # --- routes ---
+
+    async def query_route(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Tell the queues of a topic; each leads to this endpoint."""
+        topic = topic_of(request.topic)
+        route = await caller.upstream.fresh_route(topic)
+        types = types_of((await caller.upstream.topic_config(topic)).attributes)
+        endpoints = self._advertised or request.endpoints
+        queues = [queue for name in route.readers for queue in _queues(route, name, endpoints, types)]
+        return QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Tell what a push consumer is to receive from: each broker as a whole, and of a group in order each queue."""
+        topic, group = topic_of(request.topic), _group(request.group)
+        route = await caller.upstream.route(topic)
+        config = await caller.upstream.group_config(group, topic)
+        endpoints = self._advertised or request.endpoints
+        masters = {queue.broker_name for queue in route.subscribe_queues} & set(route.masters)
+        if not masters:
+            raise Refused(Code.FORBIDDEN, f"no broker allows reading topic {topic!r} now")
+        if config.consume_message_orderly:
+            places = [(queue.broker_name, queue.queue_id) for queue in route.subscribe_queues if queue.broker_name in masters]
+        else:
+            places = [(name, -1) for name in sorted(masters)]
+        return QueryAssignmentResponse(
+            status=OK,
+            assignments=[
+                Assignment(message_queue=_queue(topic, name, queue_id, Permission.READ, endpoints, ())) for name, queue_id in places
+            ],
+        )
+
+    # --- life of a client ---
+
+    async def heartbeat(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
+        """Note that a client is there."""
+        self._known(caller)
+        return MESSAGES["HeartbeatResponse"](status=OK)
+
+    async def notify_client_termination(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
+        """Forget a client that stops."""
+        client = self.clients.get(caller.identity)
+        if client is not None:
+            self.clients.remove(client, "it has stopped")
+            self._forget_topics(client)
+            caller.upstream.consumers_changed()
+        return MESSAGES["NotifyClientTerminationResponse"](status=OK)
+
+    async def telemetry(self, requests: AsyncIterator[Proto], context: _Context) -> AsyncIterator[Proto]:
+        """Take a client's settings and answer them, and send it commands, until either side ends the stream."""
+        try:
+            caller = await self._caller(context)
+        except SprocketError as e:
+            yield TelemetryCommand(status=status_of(e))
+            return
+        commands: asyncio.Queue[Proto | None] = asyncio.Queue(100)
+        reading = asyncio.create_task(self._read_telemetry(caller, requests, commands))
+        try:
+            while (command := await commands.get()) is not None:
+                yield command
+        finally:
+            reading.cancel()
+            client = self.clients.get(caller.identity)
+            if client is not None and client.commands is commands:
+                client.commands = None
+
+    async def _read_telemetry(self, caller: Caller, requests: AsyncIterator[Proto], commands: "asyncio.Queue[Proto | None]") -> None:
+        try:
+            async for command in requests:
+                if command.WhichOneof("command") == "settings":
+                    await commands.put(await self._settle(caller, command.settings, commands))
+        except grpc.RpcError:
+            pass  # the client has gone
+        finally:
+            if not commands.full():
+                commands.put_nowait(None)
+
+    async def _settle(self, caller: Caller, settings: Proto, commands: "asyncio.Queue[Proto | None]") -> Proto:
+        try:
+            client = self.clients.put(caller.identity, settings)
+            client.commands = commands
+            group = None
+            if client.group:
+                topics = [topic_of(entry.topic) for entry in settings.subscription.subscriptions]
+                name = _group(settings.subscription.group)
+                # The settings of a group are asked for at a broker, and a topic leads there.
+                group = await caller.upstream.group_config(name, topics[0]) if topics else SubscriptionGroupConfig(name)
+                caller.upstream.consumers_changed()
+            else:
+                for topic in client.topics:
+                    caller.upstream.produces(topic)
+            answer = answered(settings, group)
+            client.settings = answer
+        except SprocketError as e:
+            return TelemetryCommand(status=status_of(e), settings=settings)
+        return TelemetryCommand(status=OK, settings=answer)
+
+    # --- messages ---
+
+    async def send_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Store messages."""
+        return await self._sender.send(caller.upstream, request)
+
+    async def end_transaction(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Commit a transaction or roll it back."""
+        await self._sender.end(caller.upstream, request)
+        return MESSAGES["EndTransactionResponse"](status=OK)
+
+    async def recall_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Take back a message that waits for its delivery time."""
+        return await self._sender.recall(caller.upstream, request)
+
+    async def receive_message(self, request: Proto, context: _Context) -> AsyncIterator[Proto]:
+        """Send the messages of one pop: a status, each message, and when they were delivered."""
+        taken: list[Popped] = []
+        sent = 0
+        caller: Caller | None = None
+        try:
+            caller = await self._caller(context)
+            self.clients.seen(caller.identity)
+            group, topic = _group(request.group), topic_of(request.message_queue.topic)
+            poll_s, invisible_s = times_of(request, context.time_remaining())
+            if request.auto_renew:
+                self.renewals.check_room()
+            # Not from the client's settings: simple consumers receive before they tell them.
+            config = await caller.upstream.group_config(group, topic)
+            taken = await self._receiver.receive(
+                caller.upstream,
+                request,
+                fifo=config.consume_message_orderly,
+                invisible_s=invisible_s or INVISIBLE_S,
+                poll_s=poll_s,
+                max_attempts=max(config.retry_max_times, 0) + 1,
+            )
+            if not taken:
+                yield ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no message came in time"))
+            else:
+                yield ReceiveMessageResponse(status=OK)
+                for message, receipt in taken:
+                    if request.auto_renew:
+                        self.renewals.hold(caller.identity, caller.upstream, group, topic, receipt)
+                    yield ReceiveMessageResponse(message=message)
+                    sent += 1
+            yield ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock.time_ms()))
+        except SprocketError as e:
+            yield ReceiveMessageResponse(status=status_of(e))
+        except (asyncio.CancelledError, GeneratorExit):
+            if caller is not None and sent < len(taken):
+                topic, left = request.message_queue.topic.name, [receipt for _, receipt in taken[sent:]]
+                for receipt in left:
+                    self.renewals.release(str(receipt))
+                release = self._receiver.release(caller.upstream, request.group.name, topic, left)
+                self._background.spawn(release, f"messages of {topic} that were not delivered")
+            raise
+
+    async def ack_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Acknowledge messages; each has a status of its own."""
+        topic, group = topic_of(request.topic), _group(request.group)
+        if not request.entries or len(request.entries) > MAX_ACKS:
+            raise Refused(Code.BAD_REQUEST, f"a request acknowledges 1 to {MAX_ACKS} messages")
+
+        async def acknowledge(entry: Proto) -> Proto:
+            try:
+                receipt = self.renewals.release(entry.receipt_handle)
+                await self._receiver.acknowledge(caller.upstream, group, topic, receipt)
+            except SprocketError as e:
+                return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status_of(e))
+            return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=OK)
+
+        entries = await asyncio.gather(*(acknowledge(entry) for entry in request.entries))
+        codes = {entry.status.code for entry in entries}
+        return AckMessageResponse(status=entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS), entries=entries)
+
+    async def change_invisible_duration(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Have a message become visible again at another time."""
+        topic, group = topic_of(request.topic), _group(request.group)
+        seconds = seconds_of(request.invisible_duration)
+        if not seconds > 0:
+            checked_invisible(seconds)
+        receipt = self.renewals.release(request.receipt_handle)
+        changed = await self._receiver.change(caller.upstream, group, topic, receipt, seconds, suspend=request.suspend)
+        return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed))
+
+    async def forward_message_to_dead_letter_queue(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+        """Make a message a dead letter."""
+        topic, group = topic_of(request.topic), _group(request.group)
+        receipt = self.renewals.release(request.receipt_handle)
+        await self._receiver.bury(caller.upstream, group, topic, receipt, request.message_id)
+        return MESSAGES["ForwardMessageToDeadLetterQueueResponse"](status=OK)
+
+    # --- the transport ---
+
+    def handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
+        """Return what a gRPC server serves."""
+        unary: dict[str, Callable[[Caller, Proto, _Context], Coroutine[Any, Any, Proto]]] = {
+            "QueryRoute": self.query_route,
+            "QueryAssignment": self.query_assignment,
+            "Heartbeat": self.heartbeat,
+            "SendMessage": self.send_message,
+            "AckMessage": self.ack_message,
+            "ChangeInvisibleDuration": self.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": self.forward_message_to_dead_letter_queue,
+            "EndTransaction": self.end_transaction,
+            "RecallMessage": self.recall_message,
+            "NotifyClientTermination": self.notify_client_termination,
+        }
+        methods = {name: self._unary(name, call) for name, call in unary.items()}
+        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+            self.receive_message,
+            request_deserializer=MESSAGES["ReceiveMessageRequest"].FromString,
+            response_serializer=_serialized,
+        )
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            self.telemetry, request_deserializer=TelemetryCommand.FromString, response_serializer=_serialized
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _unary(self, name: str, call: Callable[[Caller, Proto, _Context], Coroutine[Any, Any, Proto]]) -> "grpc.RpcMethodHandler[Any, Any]":
+        answer = MESSAGES[f"{name}Response"]
+
+        async def serve(request: Proto, context: _Context) -> Proto:
+            try:
+                return await call(await self._caller(context), request, context)
+            except SprocketError as e:
+                return answer(status=status_of(e))
+            except Exception as e:
+                log.exception("%s failed", name)
+                return answer(status=status(Code.INTERNAL_SERVER_ERROR, f"{name} failed at the endpoint: {type(e).__name__}"))
+
+        return grpc.unary_unary_rpc_method_handler(
+            serve, request_deserializer=MESSAGES[f"{name}Request"].FromString, response_serializer=_serialized
+        )
+
+
+def _serialized(message: Proto) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _group(resource: Proto) -> str:
+    try:
+        return check_group(str(resource.name))
+    except SprocketError as e:
+        raise Refused(Code.ILLEGAL_CONSUMER_GROUP, str(e)) from None
+
+
+def endpoints_of(host: str, port: int) -> Proto:
+    """Return an address as clients read it."""
+    if ":" in host:
+        scheme = AddressScheme.IPV6
+    elif host.replace(".", "").isdecimal():
+        scheme = AddressScheme.IPV4
+    else:
+        scheme = AddressScheme.DOMAIN_NAME
+    return Endpoints(scheme=scheme, addresses=[Address(host=host, port=port)])
+
+
+def _queues(route: Route, broker_name: str, endpoints: Proto, types: tuple[int, ...]) -> list[Proto]:
+    """Return the queues of one broker: those only to be read, those only to be written, then those for both, counted on."""
+    reads = sum(queue.broker_name == broker_name for queue in route.subscribe_queues)
+    writes = sum(queue.broker_name == broker_name for queue in route.publish_queues)
+    both = min(reads, writes)
+    permissions = [*[Permission.READ] * (reads - both), *[Permission.WRITE] * (writes - both), *[Permission.READ_WRITE] * both]
+    return [_queue(route.topic, broker_name, i, permission, endpoints, types) for i, permission in enumerate(permissions)]
+
+
+def _queue(topic: str, broker_name: str, queue_id: int, permission: int, endpoints: Proto, types: tuple[int, ...]) -> Proto:
+    return MessageQueue(
+        topic=Resource(name=topic),
+        id=queue_id,
+        permission=permission,
+        broker=Broker(name=broker_name, id=0, endpoints=endpoints),
+        accept_message_types=types,
+    )

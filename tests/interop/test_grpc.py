@@ -1,0 +1,141 @@
+"""The gRPC endpoint with Apache's own Python client, in front of our broker and of Apache's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.sides import Side
+
+from sprocketmq import AdminClient
+from sprocketmq.client.credentials import NO_SECURITY
+from sprocketmq.proxy.server import EndpointServer
+from sprocketmq.proxy.users import Users
+
+pytestmark = [pytest.mark.interop]
+
+PROGRAM = Path(__file__).with_name("official_python.py")
+
+
+@pytest.fixture
+async def endpoint(side: Side) -> AsyncIterator[str]:
+    """Our endpoint in front of the broker of one make."""
+    server = EndpointServer(side.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}))
+    await server.start()
+    yield server.address
+    await server.stop()
+
+
+async def official(endpoint: str, scenario: str, home: Path, **arguments: Any) -> dict[str, Any]:
+    """Run a scenario of Apache's Python client and return what came of it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), endpoint, scenario, json.dumps(arguments),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 180)
+    assert process.returncode == 0, f"{out.decode()}\n{err.decode()}"
+    found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+    return found
+
+
+async def topic_of(side: Side, kind: str = "NORMAL", **more: str) -> str:
+    """Create a topic for messages of one type."""
+    topic = f"grpc-{kind.lower()}-{uuid.uuid4().hex[:8]}"
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await admin.create_topic(topic, queues=2, cluster=side.cluster, attributes={"message.type": kind, **more})
+    return topic
+
+
+async def group_at_start(side: Side, topic: str) -> str:
+    """Return a new group that begins at the first message: a group that the broker does not know begins at the last."""
+    group = f"group-{uuid.uuid4().hex[:8]}"
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await admin.create_group(group)
+        for queue in await admin.queues(topic):
+            await admin.commit(group, queue, 0)
+    return group
+
+
+async def test_what_is_sent_is_received(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    group = await group_at_start(side, topic)
+    sent = await official(
+        endpoint, "send", home, topic=topic,
+        messages=[{"body": f"m{n}", "tag": "a" if n % 2 else "b", "key": f"k{n}", "properties": {"n": str(n)}} for n in range(10)],
+    )  # fmt: skip
+    assert len(set(sent["ids"])) == 10
+    found = (await official(endpoint, "receive", home, topic=topic, group=group, count=10))["messages"]
+    assert sorted(message["body"] for message in found) == sorted(f"m{n}" for n in range(10))
+    for message in found:
+        n = int(message["body"][1:])
+        assert (message["tag"], message["keys"], message["properties"]) == ("a" if n % 2 else "b", [f"k{n}"], {"n": str(n)})
+        assert (message["id"], message["attempt"], message["corrupted"]) == (sent["ids"][n], 1, False)
+
+
+async def test_a_filter_of_tags(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    group = await group_at_start(side, topic)
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": f"{tag}{n}", "tag": tag} for n in range(3) for tag in "abc"])
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=6, expression="a || c")
+    assert sorted(message["body"] for message in found["messages"]) == ["a0", "a1", "a2", "c0", "c1", "c2"]
+
+
+async def test_a_message_that_is_not_acknowledged_comes_again(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    group = await group_at_start(side, topic)
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": "good"}, {"body": "late"}])
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=3, skip_acks=["late"])
+    attempts = sorted((message["body"], message["attempt"]) for message in found["messages"])
+    assert attempts == [("good", 1), ("late", 1), ("late", 2)]
+
+
+async def test_a_push_consumer_retries_what_failed(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    group = await group_at_start(side, topic)
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": f"m{n}"} for n in range(8)])
+    found = await official(endpoint, "listen", home, topic=topic, group=group, count=9, fail=["m3"])
+    attempts = sorted((message["body"], message["attempt"]) for message in found["messages"])
+    assert attempts == sorted([*((f"m{n}", 1) for n in range(8)), ("m3", 2)])
+
+
+async def test_a_message_group_keeps_its_order(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side, "FIFO")
+    group = await group_at_start(side, topic)
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await admin.create_group(group, orderly=True)
+    messages = [{"body": f"{name}{n}", "group": name} for n in range(5) for name in "xyz"]
+    await official(endpoint, "send", home, topic=topic, messages=messages)
+    found = (await official(endpoint, "receive", home, topic=topic, group=group, count=15))["messages"]
+    for name in "xyz":
+        assert [message["body"] for message in found if message["group"] == name] == [f"{name}{n}" for n in range(5)]
+
+
+async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side, "DELAY")
+    group = await group_at_start(side, topic)
+    started = asyncio.get_running_loop().time()
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": "later", "delay_s": 5}])
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=1)
+    assert [message["body"] for message in found["messages"]] == ["later"]
+    assert asyncio.get_running_loop().time() - started >= 4
+
+
+async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side, "TRANSACTION")
+    group = await group_at_start(side, topic)
+    messages = [
+        {"body": "kept", "end": "commit"},
+        {"body": "dropped", "end": "rollback"},
+        {"body": "asked and kept", "end": "check commit"},
+        {"body": "asked and dropped", "end": "check rollback"},
+    ]
+    ended = await official(endpoint, "transactions", home, topic=topic, messages=messages)
+    assert set(ended["asked"]) == {"asked and kept", "asked and dropped"}
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=2)
+    assert sorted(message["body"] for message in found["messages"]) == ["asked and kept", "kept"]
