@@ -15,14 +15,17 @@ from typing import Any
 import typer.main
 
 from sprocketmq import AdminClient, Batching, Producer, PullConsumer, PushConsumer, TlsConfig, TraceConfig, errors
-from sprocketmq.cli import dashboard, serving_options
+from sprocketmq.cli import dashboard, proxy, serving_options
 from sprocketmq.cli.commands import app
 from sprocketmq.cli.config import data_directory
 from sprocketmq.embedded import LocalCluster
 
 HERE = str(data_directory())  # of this machine
 PAGES = Path(__file__).parents[1] / "reference"
-SERVING = {verb: serving_options.parser(verb) for verb in ("serve", "namesrv", "broker")} | {"dashboard": dashboard.parser()}
+SERVING = {verb: serving_options.parser(verb) for verb in ("serve", "namesrv", "broker")} | {
+    "dashboard": dashboard.parser(),
+    "proxy": proxy.parser(),
+}
 
 
 def cell(text: object) -> str:

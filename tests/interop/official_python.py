@@ -88,12 +88,12 @@ def transactions(endpoint, topic, messages):
     return {"asked": asked}
 
 
-def receive(endpoint, topic, group, count, expression="*", invisible_s=20, skip_acks=(), access_key="", secret_key=""):
+def receive(endpoint, topic, group, count, expression="*", invisible_s=20, skip_acks=(), deadline_s=DEADLINE_S):
     """Receive ``count`` messages with a simple consumer; bodies in ``skip_acks`` are not acknowledged the first time."""
-    consumer = SimpleConsumer(configured(endpoint, access_key, secret_key), group, {topic: FilterExpression(expression)}, await_duration=10)
+    consumer = SimpleConsumer(configured(endpoint), group, {topic: FilterExpression(expression)}, await_duration=10)
     consumer.startup()
     found, left = [], set(skip_acks)
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + deadline_s
     while len(found) < count and time.monotonic() < end:
         for message in consumer.receive(16, invisible_s) or ():
             found.append(shown(message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import uuid
@@ -11,25 +12,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interop.reading import dead_letters, pull_all, until_readable
 from tests.interop.sides import Side
 
 from sprocketmq import AdminClient
 from sprocketmq.client.credentials import NO_SECURITY
+from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.proxy.server import EndpointServer
 from sprocketmq.proxy.users import Users
 
 pytestmark = [pytest.mark.interop]
 
 PROGRAM = Path(__file__).with_name("official_python.py")
+# Receiving needs POP at the broker, which ours does not have.
+receives = pytest.mark.parametrize("side", ["apaches"], indirect=True)
+
+
+@contextlib.asynccontextmanager
+async def endpoint_of(side: Side, users: Users) -> AsyncIterator[str]:
+    """Run our endpoint in front of the broker of one make."""
+    server = EndpointServer(side.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=users)
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
 
 
 @pytest.fixture
 async def endpoint(side: Side) -> AsyncIterator[str]:
-    """Our endpoint in front of the broker of one make."""
-    server = EndpointServer(side.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}))
-    await server.start()
-    yield server.address
-    await server.stop()
+    """Our endpoint, open to everybody."""
+    async with endpoint_of(side, Users({})) as address:
+        yield address
 
 
 async def official(endpoint: str, scenario: str, home: Path, **arguments: Any) -> dict[str, Any]:
@@ -62,6 +76,23 @@ async def group_at_start(side: Side, topic: str) -> str:
     return group
 
 
+async def test_our_client_reads_what_a_grpc_client_sends(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    sent = await official(
+        endpoint,
+        "send",
+        home,
+        topic=topic,
+        messages=[{"body": f"m{n}", "tag": "a", "key": f"k{n}", "properties": {"n": str(n)}} for n in range(10)],
+    )
+    await until_readable(side.namesrv, topic, 10)
+    found = {view["msg_id"]: view for view in await pull_all(side.namesrv, topic)}
+    for n, msg_id in enumerate(sent["ids"]):
+        view = found[msg_id]
+        assert (view["body"], view["tag"], view["keys"], view["properties"]["n"]) == (b"m%d" % n, "a", [f"k{n}"], str(n))
+
+
+@receives
 async def test_what_is_sent_is_received(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -78,6 +109,7 @@ async def test_what_is_sent_is_received(side: Side, endpoint: str, home: Path) -
         assert (message["id"], message["attempt"], message["corrupted"]) == (sent["ids"][n], 1, False)
 
 
+@receives
 async def test_a_filter_of_tags(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -86,6 +118,7 @@ async def test_a_filter_of_tags(side: Side, endpoint: str, home: Path) -> None:
     assert sorted(message["body"] for message in found["messages"]) == ["a0", "a1", "a2", "c0", "c1", "c2"]
 
 
+@receives
 async def test_a_message_that_is_not_acknowledged_comes_again(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -95,6 +128,7 @@ async def test_a_message_that_is_not_acknowledged_comes_again(side: Side, endpoi
     assert attempts == [("good", 1), ("late", 1), ("late", 2)]
 
 
+@receives
 async def test_a_push_consumer_retries_what_failed(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -104,6 +138,7 @@ async def test_a_push_consumer_retries_what_failed(side: Side, endpoint: str, ho
     assert attempts == sorted([*((f"m{n}", 1) for n in range(8)), ("m3", 2)])
 
 
+@receives
 async def test_a_message_group_keeps_its_order(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "FIFO")
     group = await group_at_start(side, topic)
@@ -116,6 +151,7 @@ async def test_a_message_group_keeps_its_order(side: Side, endpoint: str, home: 
         assert [message["body"] for message in found if message["group"] == name] == [f"{name}{n}" for n in range(5)]
 
 
+@receives
 async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "DELAY")
     group = await group_at_start(side, topic)
@@ -126,6 +162,7 @@ async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     assert asyncio.get_running_loop().time() - started >= 4
 
 
+@receives
 async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "TRANSACTION")
     group = await group_at_start(side, topic)
@@ -139,3 +176,28 @@ async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     assert set(ended["asked"]) == {"asked and kept", "asked and dropped"}
     found = await official(endpoint, "receive", home, topic=topic, group=group, count=2)
     assert sorted(message["body"] for message in found["messages"]) == ["asked and kept", "kept"]
+
+
+@receives
+async def test_what_fails_too_often_becomes_a_dead_letter(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side)
+    group = await group_at_start(side, topic)
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await admin.create_group(group, max_reconsume_times=0)
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": "good"}, {"body": "bad"}])
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=3, skip_acks=["bad"], deadline_s=20)
+    assert sorted(message["body"] for message in found["messages"]) == ["bad", "good"]
+    (letter,) = await dead_letters(side.namesrv, group, 1)
+    assert letter["body"] == b"bad"
+
+
+async def test_the_official_client_signs_in(side: Side, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    users = Users({"alice": Credentials("alice", "secret-of-alice")})
+    topic = await topic_of(side)
+    keys = {"access_key": "alice", "secret_key": "secret-of-alice"}
+    async with endpoint_of(side, users) as address:
+        assert (await official(address, "send", home, topic=topic, messages=[{"body": "hello"}], **keys))["ids"]
+        assert "grpc_login_refused" not in caplog.text
+        with pytest.raises(AssertionError, match="Exception"):
+            await official(address, "send", home, topic=topic, messages=[{"body": "hello"}], **{**keys, "secret_key": "wrong"})
+        assert "grpc_login_refused" in caplog.text

@@ -302,12 +302,12 @@ def commands_of_the_guide() -> list[str]:
     return commands
 
 
-SERVERS = {"serve", "namesrv", "broker", "dashboard"}
+SERVERS = {"serve", "namesrv", "broker", "dashboard", "proxy"}
 
 
 def test_the_table_of_commands_is_read_whole() -> None:
     commands = commands_of_the_guide()
-    assert len(commands) == 44
+    assert len(commands) == 45
     assert {"serve", "topic status", "group reset", "consume", "pipeline rebuild-index", "bench batch", "demo"} <= {*commands}
 
 

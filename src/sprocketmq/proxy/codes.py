@@ -95,7 +95,7 @@ class AddressScheme(IntEnum):
 
 
 class PopCode(IntEnum):
-    """Requests to brokers that consumers need (docs/internals/grpc.md)."""
+    """Requests to brokers that consumers need (docs/guide/grpc.md)."""
 
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -13,6 +13,7 @@ from typing import cast
 from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
+from sprocketmq.net.tasks import Background
 
 MAX_CONNECTIONS = 10_000
 
@@ -66,13 +67,12 @@ class _Client(_Side):
     def __init__(self, front: "Front") -> None:
         super().__init__()
         self._front = front
-        self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast("asyncio.Transport", transport).pause_reading()
         self._front.connections.add(self)
-        self._connecting = asyncio.create_task(self._connect())
+        self._front.background.spawn(self._connect(), "a connection to the gRPC server")
 
     async def _connect(self) -> None:
         server = _Side()
@@ -104,6 +104,7 @@ class Front:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connections: set[_Client] = set()
+        self.background = Background("gRPC endpoint")
         self._listener: Listener | None = None
 
     async def start(self, host: str, port: int, tls: ServerTls | None, peer_log: PeerLog) -> int:
@@ -122,6 +123,7 @@ class Front:
         if self._listener is None:
             return
         await stop_accepting(self._listener)
+        await self.background.close()
         for client in list(self.connections):
             if client.transport is not None:
                 client.transport.abort()

@@ -5,8 +5,8 @@ import logging
 from typing import NamedTuple
 
 from sprocketmq.client.instance import response_error
-from sprocketmq.errors import ProtocolError, RemoteProtocolError, SprocketError
-from sprocketmq.net.tasks import Background
+from sprocketmq.errors import ClientClosed, ProtocolError, RemoteProtocolError, SprocketError
+from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import SendBack
@@ -74,7 +74,7 @@ class Receiver:
         asked = upstream.answer(address, PopCode.POP_MESSAGE, ext=fields, topic=topic, timeout_s=poll_s + ANSWER_S)
         pop = self._background.spawn(asked, f"a pop of {topic}", awaited=True)
         try:
-            answer = await asyncio.shield(pop)
+            answer = await share(pop, lambda: ClientClosed("the endpoint stops"))
         except asyncio.CancelledError:
             # The client has gone; what the broker hands out now would stay invisible for the whole time.
             self._background.spawn(self._put_back(upstream, pop, topic, group, broker_name), f"messages of {topic} that nobody takes")

@@ -11,11 +11,11 @@ import grpc
 from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import ClientClosed, SprocketError
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.client import Connection
 from sprocketmq.net.peerlog import PeerLog
-from sprocketmq.net.tasks import Background
+from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import check_group
@@ -105,8 +105,8 @@ class MessagingService:
     async def _upstream(self, user: str) -> Upstream:
         task = self._upstreams.get(user)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._upstreams[user] = asyncio.create_task(self._connected(user))
-        return await asyncio.shield(task)
+            task = self._upstreams[user] = self._background.spawn(self._connected(user), "connecting to the cluster", awaited=True)
+        return await share(task, lambda: ClientClosed("the endpoint stops"))
 
     async def _connected(self, user: str) -> Upstream:
         security = ClientSecurity(self._users.credentials(user), self._security.tls) if user else self._security
@@ -210,12 +210,12 @@ class MessagingService:
             yield TelemetryCommand(status=status_of(e))
             return
         commands: asyncio.Queue[Proto | None] = asyncio.Queue(100)
-        reading = asyncio.create_task(self._read_telemetry(caller, requests, commands))
+        reading = self._background.spawn(self._read_telemetry(caller, requests, commands), "a telemetry stream", awaited=True)
         try:
             while (command := await commands.get()) is not None:
                 yield command
         finally:
-            reading.cancel()
+            await self._background.end(reading)
             client = self.clients.get(caller.identity)
             if client is not None and client.commands is commands:
                 client.commands = None

@@ -25,6 +25,7 @@ MARK = re.compile(r"\*(Needs|Fragment)\b[^*]+\*$")
 COMMAND = re.compile(r"(\$ )?(sprocketmq|mqadmin|pip|python|make) ")
 SERVERS = ("sprocketmq serve", "sprocketmq broker")
 ADDRESS = "127.0.0.1:9876"
+GRPC = "127.0.0.1:8081"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Reader:
         self.home = home
         self.servers = []
         self.command = "sprocketmq serve --store mq"
-        self.namesrv = ADDRESS
+        self.namesrv, self.grpc = ADDRESS, GRPC
         self.env = os.environ | {
             "HOME": str(home),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -92,6 +93,7 @@ class Reader:
             "0",
             *(["--namesrv-port", "0"] if "serve" in command else []),
             *(["--metrics", "0"] if "--metrics" in command else []),
+            *(["--grpc", "0"] if "--grpc" in command else []),
         ]
         child = subprocess.Popen(
             [*shlex.split(self.here(command)), *ports, "--stop-with-stdin"],
@@ -107,6 +109,8 @@ class Reader:
         if "serve" in command:
             self.namesrv = re.search(r"namesrv=(\S+)", ready)[1]
             self.env["NAMESRV_ADDR"] = self.namesrv
+        if "--grpc" in command:
+            self.grpc = re.search(r"grpc=(\S+)", ready)[1]
         return ready
 
     def stop(self):
@@ -115,7 +119,7 @@ class Reader:
         self.servers.clear()
 
     def here(self, text):
-        return text.replace(ADDRESS, self.namesrv)
+        return text.replace(ADDRESS, self.namesrv).replace(GRPC, self.grpc)
 
     def process(self, *command):
         done = subprocess.run(command, cwd=self.home, env=self.env, capture_output=True, text=True, timeout=60, check=False)
