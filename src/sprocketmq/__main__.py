@@ -2,7 +2,12 @@
 
 import sys
 
-from sprocketmq.cli.app import main
+from sprocketmq.errors import PartNotInstalled
+
+try:
+    from sprocketmq.cli.app import main
+except PartNotInstalled as e:  # in sprocketmq-client
+    sys.exit(f"sprocketmq: {e}")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -53,6 +53,15 @@ class ConfigError(SprocketError, ValueError):
     """An argument, option, name or environment is wrong."""
 
 
+class PartNotInstalled(FatalError, ImportError):
+    """A module ``part``, of SprocketMQ or of a library, is not installed; ``command`` installs it. Also an ``ImportError``."""
+
+    def __init__(self, part: str, command: str) -> None:
+        super().__init__(f"{part} is not installed: {command}")
+        self.part = part
+        self.command = command
+
+
 # --- names and messages -------------------------------------------------------------------------------------------------
 
 

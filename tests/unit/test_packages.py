@@ -7,11 +7,14 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
-from deploy.dist import FIRST_STEPS
+from deploy.dist import CLIENT_LIMIT, CLIENT_STEPS, FIRST_STEPS, client_sources, size
 from deploy.release_notes import CHANGELOG, section
 
-from sprocketmq import __version__
+from sprocketmq import __version__, errors
+from sprocketmq.embedded import LocalCluster
+from sprocketmq.protocol import compression
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +79,100 @@ def test_a_package_works_where_it_is_installed(packages, tmp_path, kind):
             cwd=tmp_path,
             env={"PYTHONPATH": str(tmp_path / "installed"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         )
+
+
+@pytest.fixture(scope="module")
+def client_wheel(tmp_path_factory):
+    """Return the wheel of sprocketmq-client, built without the network."""
+    where = tmp_path_factory.mktemp("client")
+    sources = client_sources(where / "sources")
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(where), str(sources), cwd=where)
+    (wheel,) = where.glob("*.whl")
+    return wheel
+
+
+def installed_client(wheel, where):
+    """Unpack the wheel beside the libraries that it names, and return a Python that sees nothing else."""
+    zipfile.ZipFile(wheel).extractall(where)
+    (where / "msgspec").symlink_to(Path(msgspec.__file__).parent)
+    return sys.executable, "-S", "-B"
+
+
+def test_the_client_distribution_has_the_parts_of_the_client_and_nothing_of_the_rest(client_wheel):
+    names = set(zipfile.ZipFile(client_wheel).namelist())
+    parts = {name.split("/")[1] for name in names if name.startswith("sprocketmq/") and not name.endswith("/__init__.py")}
+    assert {part for part in parts if not part.endswith(".py")} == {"client", "net", "otel", "protocol", "sync", "py.typed"}
+    assert {name for folder in ("client", "net", "otel", "protocol", "sync") for name in tracked(f"sprocketmq/{folder}")} <= names
+    assert client_wheel.name == f"sprocketmq_client-{__version__}-py3-none-any.whl"
+
+
+def test_the_client_distribution_needs_msgspec_only_and_stays_small(client_wheel, tmp_path):
+    python = installed_client(client_wheel, tmp_path)
+    with LocalCluster() as mq:
+        run(*python, "-c", CLIENT_STEPS, mq.namesrv, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    bytecode = 2  # as large as the source again
+    assert size(tmp_path) * bytecode + size(tmp_path / "msgspec") < CLIENT_LIMIT
+
+
+EVERY_MODULE = """
+import pkgutil, sprocketmq
+from importlib import import_module
+from sprocketmq.errors import PartNotInstalled
+
+absent = set()
+def walk(package):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if module.name in ("sprocketmq.otel", "sprocketmq.__main__"):
+            continue
+        try:
+            found = import_module(module.name)
+        except PartNotInstalled as e:
+            assert e.part == module.name, (module.name, e)
+            absent.add(e.part)
+        else:
+            module.ispkg and walk(found)
+walk(sprocketmq)
+print(*sorted(absent))
+"""
+
+
+def test_every_module_of_the_client_distribution_imports_without_the_others(client_wheel, tmp_path):
+    python = installed_client(client_wheel, tmp_path)
+    absent = run(*python, "-c", EVERY_MODULE, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}).split()
+    folders = {path.parent.name for path in (ROOT / "src/sprocketmq").glob("*/__init__.py")}
+    assert absent == sorted(f"sprocketmq.{name}" for name in folders - {"client", "net", "otel", "protocol", "sync"})
+
+
+def test_the_client_distribution_says_what_to_install(client_wheel, tmp_path):
+    python = installed_client(client_wheel, tmp_path)
+    for arguments, advice in (
+        (("-m", "sprocketmq"), "sprocketmq: sprocketmq.cli is not installed: pip uninstall -y sprocketmq-client && pip install sprocketmq"),
+        (("-c", "import sprocketmq.otel"), "OpenTelemetry, which sprocketmq.otel needs, is not installed: pip install opentelemetry-api"),
+        (
+            ("-c", "from sprocketmq import Producer; Producer('pg', compression='zstd')"),
+            "the compression library zstandard is not installed: pip install zstandard",
+        ),
+    ):
+        done = subprocess.run(
+            [*python, *arguments],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].removeprefix("sprocketmq.errors.PartNotInstalled: ") == advice
+
+
+@pytest.mark.parametrize("kind", [compression.CompressionType.LZ4, compression.CompressionType.ZSTD])
+def test_a_compressed_body_without_its_library_says_what_to_install(monkeypatch, kind):
+    body = compression.compress(b"an order", kind)
+    monkeypatch.setattr(compression, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
+    with pytest.raises(errors.PartNotInstalled, match=r"is not installed: pip install (lz4|zstandard)$") as e:
+        compression.decompress(body, compression.compression_flag(kind))
+    assert isinstance(e.value, ImportError)
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog():

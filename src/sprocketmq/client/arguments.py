@@ -4,7 +4,7 @@ from numbers import Integral, Real
 from typing import Literal
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.protocol.compression import CompressionType
+from sprocketmq.protocol.compression import CompressionType, check_library
 from sprocketmq.protocol.message import MessageQueue
 
 Compression = CompressionType | Literal["zlib", "lz4", "zstd"]
@@ -48,10 +48,12 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def compression_type(compression: Compression | None) -> CompressionType | None:
-    """Return the compression that an argument of a producer selects. Raises ConfigError."""
-    if compression is None or isinstance(compression, CompressionType):
-        return compression
+    """Return the compression that an argument of a producer selects. Raises ConfigError; PartNotInstalled without its library."""
+    if compression is None:
+        return None
     try:
-        return CompressionType[compression.upper()]
+        kind = compression if isinstance(compression, CompressionType) else CompressionType[compression.upper()]
     except (KeyError, AttributeError):
         raise ConfigError(f"compression must be 'zlib', 'lz4', 'zstd' or None, not {compression!r}") from None
+    check_library(kind)
+    return kind

@@ -6,6 +6,8 @@ try:
 except ModuleNotFoundError as e:
     if e.name is None or e.name.partition(".")[0] != "opentelemetry":
         raise
-    raise ImportError("sprocketmq.otel needs OpenTelemetry, which is not installed: pip install 'sprocketmq[otel]'") from None
+    from sprocketmq.errors import PartNotInstalled
+
+    raise PartNotInstalled("OpenTelemetry, which sprocketmq.otel needs,", "pip install opentelemetry-api") from None
 
 __all__ = ["OpenTelemetryHooks", "context_of", "links_to"]

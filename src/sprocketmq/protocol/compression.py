@@ -6,9 +6,11 @@ The libraries load when they are first used: most programs never meet more than 
 import threading
 import zlib
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
+from sprocketmq.errors import LocalProtocolError, PartNotInstalled, RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 
 if TYPE_CHECKING:
@@ -34,18 +36,43 @@ class CompressionType(IntEnum):
     ZLIB = 3
 
 
+# The packages that sprocketmq-client does not bring along.
+_PACKAGES = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstandard"}
+
+
 def compression_flag(kind: CompressionType) -> int:
     """Return the sysFlag bits that say "compressed with ``kind``"."""
     return SYSFLAG_COMPRESSED | kind << 8
 
 
+def check_library(kind: CompressionType) -> None:
+    """Raise PartNotInstalled when the library of ``kind`` is not installed; it is not loaded."""
+    package = _PACKAGES.get(kind)
+    if package and find_spec(package) is None:
+        raise _not_installed(package)
+
+
+def _not_installed(package: str) -> PartNotInstalled:
+    return PartNotInstalled(f"the compression library {package}", f"pip install {package}")
+
+
+def _library(name: str) -> Any:
+    """Import a module of a compression library. Raises PartNotInstalled."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise _not_installed(name.partition(".")[0]) from None
+
+
 def compress(data: bytes | memoryview, kind: CompressionType) -> bytes:
-    """Return ``data`` compressed at level 5, framed as the reference's clients frame it. Raises LocalProtocolError for an unknown kind."""
+    """Return ``data`` compressed at level 5, framed as the reference's clients frame it.
+
+    Raises LocalProtocolError for an unknown kind, PartNotInstalled without its library.
+    """
     if kind == CompressionType.ZLIB:
         return zlib.compress(data, LEVEL)
     if kind == CompressionType.LZ4:
-        import lz4.frame as lz4  # late: see above
-
+        lz4 = _library("lz4.frame")
         # Independent 4 MiB blocks, no content size, no checksums: FLG 0x60, BD 0x70.
         return bytes(lz4.compress(bytes(data), block_size=lz4.BLOCKSIZE_MAX4MB, block_linked=False, store_size=False))
     if kind == CompressionType.ZSTD:
@@ -57,7 +84,7 @@ def decompress(data: bytes | memoryview, sys_flag: int, *, max_bytes: int = MAX_
     """Return the body that ``data`` was compressed from; the kind is in ``sys_flag``.
 
     Raises RemoteProtocolError for an unknown kind, damage, an end that is missing, bytes after the end, and content over
-    ``max_bytes``: no more than about that much memory is used, whatever the data claims.
+    ``max_bytes``: no more than about that much memory is used, whatever the data claims. PartNotInstalled without the kind's library.
     """
     kind = sys_flag >> 8 & 7
     try:
@@ -89,16 +116,14 @@ def _inflate(data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
-    import lz4.frame as lz4
-
+    lz4 = _library("lz4.frame")
     stream = lz4.LZ4FrameDecompressor()
     content = stream.decompress(bytes(data), max_length=max_bytes + 1)
     return _checked(content, stream.eof, stream.unused_data, max_bytes)
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
-    import zstandard
-
+    zstandard = _library("zstandard")
     frame = bytes(data)
     if frame[:4] != _ZSTD_MAGIC:
         raise RemoteProtocolError("compressed body is no Zstandard frame")
@@ -118,8 +143,7 @@ def _zstd_contexts() -> "tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompres
     try:
         return _local.contexts  # type: ignore[no-any-return]
     except AttributeError:
-        import zstandard
-
+        zstandard = _library("zstandard")
         compressor = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
         _local.contexts = compressor, zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
         return _local.contexts  # type: ignore[no-any-return]

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 try:
     from zlib_ng.zlib_ng import crc32 as _fast_crc32
 except ImportError:  # there is no wheel for every platform
-    from isal.isal_zlib import crc32 as _fast_crc32
+    try:
+        from isal.isal_zlib import crc32 as _fast_crc32
+    except ImportError:  # sprocketmq-client has neither
+        from zlib import crc32 as _fast_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
