@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, NotRocketMQ, RequestTimeout, SprocketError, TlsFailed
 from sprocketmq.net.address import parse_address
@@ -31,6 +32,18 @@ LARGE_FRAME_PATIENCE = 64
 TLS_CLOSE_TIMEOUT_S = 0.2
 
 _NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
+
+# The connections of all clients of a loop receive into one buffer, a read after the other.
+_receive_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveBuffer] = WeakKeyDictionary()
+
+
+def receive_buffer(loop: asyncio.AbstractEventLoop) -> ReceiveBuffer:
+    """Return the buffer that client connections of ``loop`` receive into."""
+    buffer = _receive_buffers.get(loop)
+    if buffer is None:
+        buffer = _receive_buffers[loop] = ReceiveBuffer(patience=LARGE_FRAME_PATIENCE)
+    return buffer
+
 
 OnRequest = Callable[["Connection", Command], None]
 
@@ -250,7 +263,6 @@ class ConnectionPool:
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._background = Background(f"connections to {expected}s")
         self._closed = False
-        self._receive = ReceiveBuffer(patience=LARGE_FRAME_PATIENCE)
 
     def peek(self, address: str) -> Connection | None:
         """Return the open connection to ``address``, or None."""
@@ -287,12 +299,13 @@ class ConnectionPool:
     async def _open(self, address: str, timeout_s: float, expected: str) -> Connection:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
+        receive = receive_buffer(loop)
 
         def connection() -> Connection:
             return Connection(
                 loop,
                 address,
-                self._receive,
+                receive,
                 expected=expected,
                 on_request=self._on_request,
                 serialize=self._serialize,

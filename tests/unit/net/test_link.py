@@ -20,6 +20,7 @@ from sprocketmq.errors import (
     PortInUse,
     RequestTimeout,
 )
+from sprocketmq.net import client as client_module
 from sprocketmq.net.address import format_address, parse_address, parse_addresses
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.link import EARLY_WRITE_BYTES, Link
@@ -329,6 +330,27 @@ async def test_callers_that_connect_together_share_one_connection(served, pool):
     assert len(set(conns)) == 1
     await conns[0].request(ECHO, timeout_s=60)
     assert len(server.connections) == 1
+
+
+async def test_all_clients_of_a_loop_receive_into_one_buffer(served, monkeypatch):
+    _, _, address = served
+    made = []
+
+    class Counted(client_module.ReceiveBuffer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr(client_module, "ReceiveBuffer", Counted)
+    pools = [ConnectionPool(expected="broker") for _ in range(3)]
+    try:
+        connections = [await pool.get(address) for pool in pools]
+        answers = await asyncio.gather(*(conn.request(ECHO, body=b"%d" % n, timeout_s=60) for n, conn in enumerate(connections)))
+        assert [answer.body for answer in answers] == [b"0", b"1", b"2"]
+    finally:
+        for pool in pools:
+            await pool.close()
+    assert len(made) <= 1
 
 
 async def test_connections_over_the_limit_are_refused(served):
