@@ -80,6 +80,8 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     members: dict[ServerConnection, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    # The answer to 38, which all members ask for when one has joined or left; empty until it is asked for.
+    id_list: bytes = b""
 
 
 def tag_filter(data: SubscriptionData) -> frozenset[int] | None:
@@ -156,6 +158,7 @@ class ClientRegistry:
         member = group.members[conn] = self._member(client_id, command)
         changed = previous is None or previous.client_id != client_id
         if changed:
+            group.id_list = b""
             self._log_joined("consumer", name, conn, member)
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         member.wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
@@ -235,6 +238,7 @@ class ClientRegistry:
         group = self.consumers.get(name or "")
         if group is None or (member := group.members.pop(conn, None)) is None:
             return []
+        group.id_list = b""
         self._log_left("consumer", group.name, conn, member, reason)
         if not group.members:
             del self.consumers[group.name]
@@ -348,8 +352,9 @@ class ClientHandlers:
         if group is None:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"no consumer for this group, {name}")
             return
-        ids = list(dict.fromkeys(member.client_id for member in group.members.values()))
-        conn.respond(command, ResponseCode.SUCCESS, ext={}, body=ConsumerIdList(ids).encode())
+        if not group.id_list:
+            group.id_list = ConsumerIdList(list(dict.fromkeys(member.client_id for member in group.members.values()))).encode()
+        conn.respond(command, ResponseCode.SUCCESS, ext={}, body=group.id_list)
 
     def check_client_config(self, conn: ServerConnection, command: Command) -> None:
         """Answer 46: whether a subscription can be served."""

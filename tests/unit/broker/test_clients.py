@@ -51,6 +51,27 @@ async def test_members_are_told_when_one_comes_and_when_one_goes(ask, broker, co
     assert await ids(ask) == ["c1"]
 
 
+async def test_the_list_of_members_is_encoded_once_for_all_who_ask(ask, broker, connect, monkeypatch):
+    encoded = []
+
+    def counted(names):
+        encoded.append(names)
+        return ConsumerIdList(names)
+
+    monkeypatch.setattr(clients, "ConsumerIdList", counted)
+    await ask.heartbeat("c1", consumers=["cg"])
+    assert [await ids(ask) for _ in range(3)] == [["c1"]] * 3
+    other = await connect(broker)
+    await other.heartbeat("c2", consumers=["cg"])
+    assert [await ids(ask) for _ in range(3)] == [["c1", "c2"]] * 3
+    await other.heartbeat("c3", consumers=["cg"])
+    assert [await ids(ask) for _ in range(3)] == [["c1", "c3"]] * 3
+    await other.close()
+    await eventually(lambda: len(broker.clients.consumers["cg"].members) == 1)
+    assert [await ids(ask) for _ in range(3)] == [["c1"]] * 3
+    assert len(encoded) == 4
+
+
 async def test_a_changed_subscription_is_told_and_an_old_one_ignored(ask, broker):
     await ask.heartbeat(consumers=["cg"], expression="a", version=5)
     await ask.next_push()
