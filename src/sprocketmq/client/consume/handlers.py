@@ -36,7 +36,7 @@ class Handlers:
         self._warned_return_value = False
 
     def listen(self, handler: Handler, concurrency: int) -> "asyncio.Task[None]":
-        """Call ``handler`` with every batch, in ``concurrency`` workers; see ``PushConsumer.listen``."""
+        """Call ``handler`` with every batch, in up to ``concurrency`` workers; see ``PushConsumer.listen``."""
         if self._hooks is not None:
             handler = _observed(handler, self._hooks)
         self._handler = handler
@@ -52,25 +52,23 @@ class Handlers:
             log.error("consumer group %s: listening has ended, its handler is no longer called", self._group, exc_info=error)
 
     async def _listen(self, handler: Handler, concurrency: int) -> None:
-        workers = {asyncio.ensure_future(self._work(handler)) for _ in range(concurrency)}
-        done: set[asyncio.Task[None]] = set()
+        crew = _Crew(lambda: self._work(handler, crew), concurrency)
         try:
-            while workers:
-                done, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-                for worker in done:
+            crew.grow()
+            while crew.workers:
+                for worker in await crew.ended():
                     if worker.cancelled():
                         log.error("consumer group %s: a call of the handler was cancelled, and not by the consumer", self._group)
-                        workers.add(asyncio.ensure_future(self._work(handler)))
+                        crew.grow()
                     else:
                         worker.result()  # raises the error that ended the consumer
         finally:
-            for worker in workers:
-                worker.cancel()
-            # The error that ended the consumer ended several workers at once: every one's is retrieved.
-            await asyncio.gather(*workers, *done, return_exceptions=True)
+            await crew.dismiss()
 
-    async def _work(self, handler: Handler) -> None:
+    async def _work(self, handler: Handler, crew: "_Crew") -> None:
         while (batch := await self._ready.take()) is not None:
+            if not self._ready.waiting:
+                crew.grow()  # for the next batch, while this one is handled
             try:
                 result = handler(batch)
                 if hasattr(result, "__await__"):
@@ -124,6 +122,47 @@ class Handlers:
                 result.consume_result = "CR_LATER"
         result.spent_time_mills = round((self._clock.monotonic() - started) * 1000)
         return result
+
+
+class _Crew:
+    """The workers of one ``listen``: as many as have been busy at a time, one more, and at most ``limit``. ``work()`` is what each does.
+
+    Idle workers are memory, and objects for the garbage collector to visit: of 20 that a consumer may have, most need few.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], limit: int) -> None:
+        self.workers: set[asyncio.Task[None]] = set()
+        self._work = work
+        self._limit = limit
+        self._ended: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    def grow(self) -> None:
+        """Start a worker, unless there are enough."""
+        if len(self.workers) < self._limit:
+            worker = asyncio.ensure_future(self._work())
+            self.workers.add(worker)
+            worker.add_done_callback(self._note)
+
+    def _note(self, worker: "asyncio.Task[None]") -> None:
+        self.workers.discard(worker)
+        self._ended.append(worker)
+        self._changed.set()
+
+    async def ended(self) -> list["asyncio.Task[None]"]:
+        """Return the workers that have ended since the last call; there is at least one."""
+        await self._changed.wait()
+        self._changed.clear()
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def dismiss(self) -> None:
+        """Cancel the workers and return when they have ended."""
+        workers = [*self.workers]
+        for worker in workers:
+            worker.cancel()
+        # The error that ended the consumer ended several workers at once: every one's is retrieved.
+        await asyncio.gather(*workers, *self._ended, return_exceptions=True)
 
 
 def _observed(handler: Handler, hooks: HookCalls) -> Handler:

@@ -291,6 +291,29 @@ async def test_listen_takes_a_plain_function_and_runs_as_many_at_once_as_asked(c
         await eventually(lambda: len(got) == 4)
 
 
+async def test_workers_are_started_when_there_is_work_for_them(cluster):
+    def workers():
+        return sum(getattr(task.get_coro(), "__qualname__", "") == "Handlers._work" for task in asyncio.all_tasks())
+
+    let_go = asyncio.Event()
+    running = 0
+
+    async def handler(batch):
+        nonlocal running
+        running += 1
+        await let_go.wait()
+
+    async with push(cluster, batch_max=1) as consumer:
+        consumer.listen(handler, concurrency=20)
+        await eventually(lambda: len(consumer.assignment) == 4)
+        assert workers() == 1
+        await fill(cluster, 5)
+        await eventually(lambda: running == 5)
+        assert workers() == 6
+        let_go.set()
+    assert workers() == 0
+
+
 async def test_a_batch_that_no_broker_takes_back_is_there_after_a_restart(cluster):
     await fill(cluster, 2, queue=0)
     broken_broker(cluster)
