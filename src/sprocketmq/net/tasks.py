@@ -228,7 +228,10 @@ async def settled(task: "asyncio.Future[Any]") -> None:
 
 async def all_of(works: Iterable[Awaitable[_T]]) -> list[_T]:
     """Wait for all of them and return their results, or raise the first error once all have ended: none goes on unnoticed."""
-    results = await asyncio.gather(*works, return_exceptions=True)
+    waited_for = list(works)
+    if not waited_for:
+        return []
+    results = await asyncio.gather(*waited_for, return_exceptions=True)
     for error in [result for result in results if isinstance(result, BaseException)]:
         raise (
             _Stray("a part of the work was cancelled by code that does not own it") if isinstance(error, asyncio.CancelledError) else error

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 REBALANCE_S = 20.0
 REBALANCE_RETRY_S = 1.0
 COMMIT_S = 5.0
+# Subscriptions are compared with those of other members no more often: each answer names all members of the group.
+COMPARE_S = 20.0
 # Grace period for the previous owner of a queue, which learns of the change at the same moment, to commit its offset.
 HANDOVER_S = 0.2
 # How many topics are balanced at a time: each waits for answers, and for the previous owners of its queues.
@@ -105,6 +107,7 @@ class GroupMember:
         # The last problem of each topic, to log it once.
         self._problems: dict[str, str] = {}
         self._has_peers = False
+        self._compare_at = 0.0  # monotonic s
         # Topics that other members had queues of, as of the last time that they were balanced.
         self._shared: set[str] = set()
         # Queues being released. One of an orderly group stays in ``queues`` until its handler has ended.
@@ -204,7 +207,8 @@ class GroupMember:
                 balanced = all(await all_of(self._balance(topic, held[topic]) for topic in together)) and balanced
                 if self._instance.state != OPEN:
                     return
-            if balanced and self._has_peers:
+            if balanced and self._has_peers and self._instance.clock.monotonic() >= self._compare_at:
+                self._compare_at = self._instance.clock.monotonic() + COMPARE_S
                 await self.check.compare()
             timer = self._instance.timers.call_later(REBALANCE_S if balanced else REBALANCE_RETRY_S, self._rebalance_now.set)
             await self._rebalance_now.wait()
@@ -341,7 +345,7 @@ class GroupMember:
 
     async def _take_over(self, queues: Collection[MessageQueue]) -> bool:
         """Begin with ``queues``, all of one broker, at their start offsets. Returns whether all of them have one."""
-        starts = await quick_starts(self._store, queues, self._consume_from)
+        starts = await quick_starts(self._store, self._offsets, queues, self._consume_from)
         for queue, offset in starts.items():
             self._open(queue, offset)
         return all(await all_of(self._take_over_one(queue) for queue in queues if queue not in starts)) and self._instance.state == OPEN
@@ -376,6 +380,9 @@ class GroupMember:
     async def _revoke(self, pq: ProcessQueue) -> None:
         """Release a queue. Returns when its offset is committed; for an orderly group at once, as a handler may take long."""
         if pq in self._releases:
+            return
+        if self._locks is None and self._store.settled(pq):
+            self._drop(pq)
             return
         release = self._releases[pq] = _Release(asyncio.get_running_loop().create_future())
         self._puller.end(pq)

@@ -186,6 +186,10 @@ class LocalOffsets:
     settle = commit
     commit_behind = commit
 
+    def settled(self, pq: ProcessQueue) -> bool:  # noqa: ARG002 - the signature of all offset stores
+        """Return False."""
+        return False
+
 
 def _parse(data: bytes) -> dict[MessageQueue, int]:
     if len(data) > MAX_FILE_BYTES:

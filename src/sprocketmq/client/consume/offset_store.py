@@ -39,6 +39,8 @@ class OffsetStore(Protocol):
 
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None: ...
 
+    def settled(self, pq: ProcessQueue) -> bool: ...
+
 
 class GroupOffsets:
     """Offsets of a group that shares its queues, kept by the brokers for whichever member gets a queue next."""
@@ -66,9 +68,13 @@ class GroupOffsets:
         """Commit what was consumed and return when the brokers have it. Raises the first error; the other queues are committed."""
         await all_of(self._commit(pq) for pq in pqs)
 
+    def settled(self, pq: ProcessQueue) -> bool:
+        """Return whether ``settle`` has nothing to do: all that pulls may have committed of ``pq`` is where it was begun."""
+        return pq.commit_offset == pq.began_at and not self._is_behind(pq)
+
     async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit queues that are no longer pulled, and check that no older commit arrives later. Raises as ``commit`` does."""
-        await all_of(self._settle(pq) for pq in pqs)
+        await all_of(self._settle(pq) for pq in pqs if not self.settled(pq))
 
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
         """Commit without waiting for answers; the next commit replaces one that is lost."""
@@ -89,11 +95,18 @@ class GroupOffsets:
                 conn.oneway(_UPDATE_CONSUMER_OFFSET, ext=ext)
                 pq.persisted_at = conn.address
 
-    async def _commit(self, pq: ProcessQueue) -> None:
-        offset = pq.commit_offset
+    def _is_behind(self, pq: ProcessQueue) -> bool:
+        """Return whether the broker to commit to may lack the commit offset of ``pq``."""
+        if pq.commit_offset != pq.persisted:
+            return True
+        if pq.persisted_at is None:
+            return False
         route = self._instance.routes.get(pq.queue.topic)
-        address = route.address(pq.queue.broker_name) if route else None
-        if offset != pq.persisted or pq.persisted_at not in (None, address):
+        return pq.persisted_at != (route.address(pq.queue.broker_name) if route else None)
+
+    async def _commit(self, pq: ProcessQueue) -> None:
+        if self._is_behind(pq):
+            offset = pq.commit_offset
             pq.persisted_at = await self._requests.commit(self._group, pq.queue, offset)
             pq.persisted = offset
 
@@ -113,6 +126,10 @@ class ManualOffsets(GroupOffsets):
     async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
         """Do nothing: a queue keeps the offset that the caller committed last."""
 
+    def settled(self, pq: ProcessQueue) -> bool:  # noqa: ARG002 - the signature of all offset stores
+        """Return True."""
+        return True
+
     async def commit_behind(self, pqs: Iterable[ProcessQueue]) -> None:
         """Do nothing: the caller commits."""
 
@@ -127,11 +144,16 @@ async def start_offset(store: OffsetStore, requests: OffsetRequests, queue: Mess
     return await requests.offset_at(queue, round(consume_from * 1000))
 
 
-async def quick_starts(store: OffsetStore, queues: Iterable[MessageQueue], consume_from: ConsumeFrom) -> dict[MessageQueue, int]:
-    """Return what ``start_offset`` returns, for those of ``queues`` where one answer of a connected broker is enough."""
+async def quick_starts(
+    store: OffsetStore, requests: OffsetRequests, queues: Iterable[MessageQueue], consume_from: ConsumeFrom
+) -> dict[MessageQueue, int]:
+    """Return what ``start_offset`` returns, for those of ``queues`` whose start the answers of connected masters tell."""
     found = await store.committed_of(queues, zero_if_young=_counts_young(consume_from))
     starts = {queue: _start(queue, offset, consume_from) for queue, offset in found.items()}
-    return {queue: offset for queue, offset in starts.items() if offset is not None}
+    known = {queue: offset for queue, offset in starts.items() if offset is not None}
+    if consume_from == "last":
+        known |= await requests.max_offsets(queue for queue, offset in starts.items() if offset is None)
+    return known
 
 
 def _counts_young(consume_from: ConsumeFrom) -> bool:

@@ -44,6 +44,7 @@ class ProcessQueue:
         "_on_ack",
         "_out",
         "_returned",
+        "began_at",
         "broker_is_ours",
         "dropped",
         "held_bytes",
@@ -62,6 +63,8 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, offset: int, limits: CacheLimits, on_ack: OnAck, *, serial: bool = False) -> None:
         self.queue = queue
         self.next_offset = offset
+        # Where it was begun; -1 after a seek.
+        self.began_at = offset
         # The commit offset that a broker has, and its address if it was committed here: the master needs what a slave took for it.
         self.persisted = offset
         self.persisted_at: str | None = None
@@ -191,7 +194,7 @@ class ProcessQueue:
         self._returned.clear()
         self.held_messages = self.held_bytes = 0
         self.next_offset = offset
-        self.persisted = -1  # commit the new offset whatever the broker has
+        self.began_at = self.persisted = -1  # commit the new offset whatever the broker has
 
     @property
     def ready(self) -> bool:

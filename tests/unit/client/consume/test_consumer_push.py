@@ -129,6 +129,39 @@ async def test_a_queue_is_released_while_others_wait_for_their_previous_owner(cl
         await eventually(lambda: cluster.broker.offsets.get(("cg", "t", 1)) == 1)
 
 
+async def test_a_queue_of_which_nothing_was_consumed_is_released_without_a_request(cluster):
+    async with push(cluster, clock=ManualClock()) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 4)
+        asked = cluster.broker.count(Q.QUERY_CONSUMER_OFFSET)
+        members = cluster.broker.groups["cg"]
+        members["x"] = next(iter(members.values()))
+        cluster.broker.notify("cg")
+        await eventually(lambda: [queue.queue_id for queue in consumer.assignment] == [0, 1])
+        assert cluster.broker.count(Q.QUERY_CONSUMER_OFFSET) == asked
+        assert cluster.broker.count(Q.UPDATE_CONSUMER_OFFSET) == 0
+
+
+async def test_subscriptions_are_compared_once_for_many_changes_of_members(cluster):
+    clock = ManualClock()
+    async with push(cluster, clock=clock) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 4)
+        members = cluster.broker.groups["cg"]
+        compared = cluster.broker.count(Q.GET_CONSUMER_CONNECTION_LIST)
+
+        async def joins(name):
+            members[name] = next(iter(members.values()))
+            listed = cluster.broker.count(Q.GET_CONSUMER_LIST_BY_GROUP)
+            cluster.broker.notify("cg")
+            await cluster.broker.until(lambda: cluster.broker.count(Q.GET_CONSUMER_LIST_BY_GROUP) > listed)
+
+        for name in "uvwxyz":  # a round begins when the one before has compared
+            await joins(name)
+        assert cluster.broker.count(Q.GET_CONSUMER_CONNECTION_LIST) == compared + 1
+        clock.advance(20.0)
+        await joins("zz")
+        await cluster.broker.until(lambda: cluster.broker.count(Q.GET_CONSUMER_CONNECTION_LIST) == compared + 2)
+
+
 async def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster, caplog):
     with caplog.at_level(logging.WARNING):
         async with push(cluster, ["later"]) as consumer:
@@ -172,6 +205,17 @@ async def test_a_new_group_starts_where_it_is_told(cluster, start, offset):
     if not isinstance(start, str):
         header = next(c for c in cluster.broker.seen if c.code == Q.SEARCH_OFFSET_BY_TIMESTAMP)
         assert header.ext["timestamp"] == "1700000000500"
+
+
+async def test_a_new_group_at_the_end_asks_for_the_offsets_and_the_ends_of_all_queues_together(cluster):
+    await fill(cluster, 5, queue=0)
+    async with push(cluster, consume_from="last") as consumer:
+        await eventually(lambda: len(consumer.assignment) == 4)
+        asked = [c.code for c in cluster.broker.seen if c.ext.get("topic") == "t"]
+    assert [code for code in asked if code in (Q.QUERY_CONSUMER_OFFSET, Q.GET_MAX_OFFSET)] == [
+        *[Q.QUERY_CONSUMER_OFFSET] * 4,
+        *[Q.GET_MAX_OFFSET] * 4,
+    ]
 
 
 async def test_a_known_group_goes_on_where_it_was(cluster):
