@@ -217,7 +217,7 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
         uvloop.run(make_topic(namesrv))
         spawn = multiprocessing.get_context("spawn")
         pipes, processes = [], []
-        began = time.monotonic()
+        began, cpu_before = time.monotonic(), cpu_s(pid)
         for worker in range(WORKERS):
             pipe, theirs = multiprocessing.Pipe()
             numbers = range(worker, options.members, WORKERS)
@@ -229,7 +229,10 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
             pipe.recv()
         started_s = time.monotonic() - began
         joined_s = wait_balanced(pipes, options.members, began)
+        broker_ms = (cpu_s(pid) - cpu_before) / options.members * 1000
+        client_ms = sum(cpu_s(process.pid) for process in processes if process.pid) / options.members * 1000
         print(f"{options.members:,} members: started after {started_s:.1f} s, balanced after {joined_s:.1f} s", flush=True)
+        print(f"CPU of a member that joins: {client_ms:.1f} ms in its process, {broker_ms:.1f} ms in the server", flush=True)
         for pipe in pipes:
             pipe.send("leave")
         left = sum(pipe.recv() for pipe in pipes)
@@ -242,7 +245,8 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
             process.join()
     found = {"joined": verdict(joined_s, BALANCE_S, at_most=True), "left": verdict(left_s, BALANCE_S, at_most=True)}
     figures = {"started_s": round(started_s, 2), "joined_s": round(joined_s, 2), "left_s": round(left_s, 2), "broker_mb": round(memory, 1)}
-    return {"members": options.members, "groups": GROUPS, "queues": QUEUES, **figures, "verdicts": found}
+    cpu = {"join_client_ms": round(client_ms, 2), "join_broker_ms": round(broker_ms, 2)}
+    return {"members": options.members, "groups": GROUPS, "queues": QUEUES, **figures, **cpu, "verdicts": found}
 
 
 # --- waiting ---
