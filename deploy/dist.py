@@ -93,7 +93,7 @@ def size(where: Path) -> int:
 
 def use(python: Path) -> None:
     """Take the first steps with ``sprocketmq``."""
-    run(python, "-c", FIRST_STEPS, cwd=python.parent)
+    run(python, "-I", "-c", FIRST_STEPS, cwd=python.parent)
     run(python.with_name("sprocketmq"), "--version", cwd=python.parent)
 
 
@@ -102,7 +102,7 @@ def use_client(python: Path) -> None:
     from sprocketmq.embedded import LocalCluster
 
     with LocalCluster() as mq:
-        run(python, "-c", CLIENT_STEPS, mq.namesrv, cwd=python.parent)
+        run(python, "-I", "-c", CLIENT_STEPS, mq.namesrv, cwd=python.parent)
 
 
 def install(package: Path, where: Path) -> Path:

@@ -1,5 +1,6 @@
 """Settings of the serving verbs, from a configuration file and ``--set``: an allow-list of typed keys."""
 
+import json
 import os
 import re
 import stat
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK_HOST = "127.0.0.1"
+# Begins the variables with settings. Not SPROCKETMQ_ alone: Kubernetes sets SPROCKETMQ_PORT for a service of this name.
+SETTING_VARIABLE = "SPROCKETMQ_SET_"
 
 
 @dataclass
@@ -117,8 +120,9 @@ class Settings:
     users_file: str = ""
     inner_credentials_file: str = ""
 
-    # Not settings: which of them were given, the directory of --secure, and the users with their secrets in Apache's file.
+    # Not settings: which of them were given, and how; the directory of --secure, and the users with their secrets in Apache's file.
     explicit: set[str] = field(default_factory=set, repr=False)
+    sources: dict[str, str] = field(default_factory=dict, repr=False)
     secure: Path | None = None
     initial_users: tuple[Credentials, ...] = ()
     inner_credentials: Credentials | None = None
@@ -151,6 +155,7 @@ class Settings:
             raise ConfigError(f"{source}: {value!r} cannot be advertised: {problem}")
         setattr(self, key, value)
         self.explicit.add(key)
+        self.sources[key] = source
 
     def put_text(self, assignment: str, source: str) -> None:
         """Set ``KEY=VALUE`` written as text. The key may be one of Apache's names, with the value in its unit."""
@@ -169,6 +174,12 @@ class Settings:
                     self.put(*given)
                 return
         self.put(key, _from_text(KEYS.get(key, str), text), source)
+
+    def put_environment(self, environ: "Mapping[str, str]") -> None:
+        """Set what variables ``SPROCKETMQ_SET_KEY`` say, as ``--set`` does. Raises ConfigError, naming the variable."""
+        for name in sorted(environ):
+            if name.startswith(SETTING_VARIABLE):
+                self.put_text(f"{name.removeprefix(SETTING_VARIABLE).lower()}={environ[name]}", name)
 
     def put_file(self, path: Path, *, for_namesrv: bool = False) -> None:
         """Set the keys of a TOML file or of an Apache broker's ``broker.conf``; ``for_namesrv`` if that is a nameserver's.
@@ -225,12 +236,22 @@ class Settings:
         changed = {key: value for key in KEYS if (value := getattr(self, key)) != getattr(usual, key)}
         return " ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items())
 
+    def as_toml(self) -> str:
+        """Return all settings as a file for ``--config``, with where each value comes from. No setting is a secret."""
+        return "".join(f"{_toml(key, getattr(self, key))}  # {self.sources.get(key, 'default')}\n" for key in KEYS)
+
     @property
     def store_root(self) -> Path:
         """The directory of the broker's store."""
         if self.store:
             return Path(self.store).expanduser().absolute()
         return data_directory() / (self.broker_name + (f"-{self.broker_id}" if self.broker_id else ""))
+
+
+def _toml(key: str, value: Any) -> str:
+    if value is None:
+        return f"# {key} is not set"
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 def _file_text(path: Path) -> str:
@@ -266,7 +287,7 @@ def _kind(setting: "Field[Any]") -> type:
     return int if setting.default is None else type(setting.default)
 
 
-_NO_SETTINGS = ("explicit", "secure", "initial_users", "inner_credentials")
+_NO_SETTINGS = ("explicit", "sources", "secure", "initial_users", "inner_credentials")
 KEYS: dict[str, type] = {f.name: _kind(f) for f in fields(Settings) if f.name not in _NO_SETTINGS}
 SECURITY_KEYS = tuple(KEYS)[tuple(KEYS).index("tls_mode") :]
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -6,13 +6,14 @@ They parse with argparse and import only what they run, so `serve` is ready a qu
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from sprocketmq._version import __version__
-from sprocketmq.cli.config import Settings
+from sprocketmq.cli.config import SETTING_VARIABLE, Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.logs import LogOptions, logging_to, takes_text
 from sprocketmq.cli.serving_beside import ServedBeside, served_beside
@@ -50,6 +51,11 @@ def run(arguments: Sequence[str]) -> int:
         return run_proxy(arguments[1:])
     options = parser(verb).parse_args(arguments[1:])
     settings = read_settings(verb, options)
+    if options.show_config:
+        print(settings.as_toml(), end="")
+        return EXIT_OK
+    for name in [name for name in os.environ if name.startswith(SETTING_VARIABLE)]:
+        del os.environ[name]  # child processes get their settings as options
     check_reach(settings, insecure=options.insecure)
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")

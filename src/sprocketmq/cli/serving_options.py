@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
+from sprocketmq.cli.config import LOOPBACK_HOST, SETTING_VARIABLE, Settings, data_directory
 from sprocketmq.cli.serving_security import security_of
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import is_loopback, parse_address, parse_addresses
@@ -46,7 +46,8 @@ def parser(verb: str) -> argparse.ArgumentParser:
         prog=f"sprocketmq {verb}",
         description=f"{DESCRIPTIONS[verb]} Prints one line `{_READY[verb]}` when it is ready. "
         "SIGTERM and SIGINT stop it cleanly (exit code 0).",
-        epilog="A port of 0 means any free port. The command line overrides the configuration file.",
+        epilog="A port of 0 means any free port. The command line overrides variables of the environment"
+        f" ({SETTING_VARIABLE}KEY=VALUE), and these the configuration file.",
         allow_abbrev=False,
     )
     p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
@@ -89,6 +90,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
         p.add_argument("--grpc", metavar="[HOST:]PORT", help="let gRPC clients in at this port (usually 8081), from a process of its own")
     p.add_argument("--config", metavar="FILE", type=Path, help="file with settings: TOML, or Apache's broker.conf")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, named as in a configuration file")
+    p.add_argument("--show-config", action="store_true", help="print all settings and where each comes from, as TOML, and exit")
     p.add_argument("--secure", metavar="DIR", type=Path, help="directory of `sprocketmq secure init`: TLS, logins and access control")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without TLS and logins")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
@@ -141,10 +143,12 @@ def read_settings(verb: str, options: argparse.Namespace) -> Settings:
     settings = Settings()
     if verb == "broker":
         settings.namesrv = os.environ.get("NAMESRV_ADDR", "")
+        settings.sources["namesrv"] = "NAMESRV_ADDR"
     if options.secure is not None:
         settings.put_secure(options.secure)
     if options.config is not None:
         settings.put_file(options.config, for_namesrv=verb == "namesrv")
+    settings.put_environment(os.environ)
     for assignment in options.set:
         settings.put_text(assignment, "--set")
     named = {"host": "host", "store": "store", "name": "broker_name", "cluster": "cluster_name", "advertise": "advertise"}

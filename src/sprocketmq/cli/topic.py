@@ -1,5 +1,6 @@
 """``sprocketmq topic``: list, create, delete, route, status."""
 
+import sys
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -92,8 +93,11 @@ def create(
         print(f"topic {topic}: {plural(queues, 'queue')} on {', '.join(brokers)}")
 
 
-def delete(target: Target, topic: str, *, as_json: bool) -> None:
-    """Delete a topic. Raises FatalError when there is none: a misspelt name should not look deleted."""
+def delete(target: Target, topic: str, *, ask: bool, as_json: bool) -> None:
+    """Delete a topic, with ``ask`` after a question on stderr.
+
+    Raises FatalError when there is none, as a misspelt name should not look deleted, and when the answer is not yes.
+    """
     check_topic(topic)
     _refuse_system(topic)
     with sync.AdminClient(**target.options) as admin:
@@ -101,11 +105,18 @@ def delete(target: Target, topic: str, *, as_json: bool) -> None:
             admin.route(topic)
         except TopicNotFound as e:
             raise FatalError(f"no nameserver knows a topic {topic!r} (asked: {e.namesrv or target.namesrv}): nothing was deleted") from e
+        if ask and not _confirmed(f"Delete topic {topic} and all its messages?"):
+            raise FatalError(f"topic {topic} is kept: answer y to delete it, or add --yes")
         admin.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "deleted": True})
     else:
         print(f"topic {topic} deleted")
+
+
+def _confirmed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def route(target: Target, topic: str, *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """Running commands: in this process with real files as standard streams, or as processes of their own where that is the point."""
 
+import io
 import json
 import os
 import signal
@@ -32,6 +33,13 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+class Terminal(io.TextIOWrapper):
+    """A file that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
 @pytest.fixture(scope="module")
 def mq():
     with LocalCluster() as cluster:
@@ -40,13 +48,13 @@ def mq():
 
 @pytest.fixture
 def cli(mq, monkeypatch, tmp_path, capfd):
-    """Return ``cli(*arguments, stdin=b"")``: run a command against the module's cluster."""
+    """Return ``cli(*arguments, stdin=b"", terminal=False)``: run a command against the module's cluster."""
     monkeypatch.setenv("NAMESRV_ADDR", mq.namesrv)
 
-    def run(*arguments, stdin=b""):
+    def run(*arguments, stdin=b"", terminal=False):
         source = tmp_path / "stdin"
         source.write_bytes(stdin)
-        with source.open() as stream, monkeypatch.context() as patch:
+        with Terminal(source.open("rb")) if terminal else source.open() as stream, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stream)
             code = main(arguments)
         out, err = capfd.readouterr()

@@ -310,6 +310,54 @@ def test_every_key_has_a_type_that_text_can_give():
     assert (settings.flush_interval_s, settings.preallocate) == (2.0, False)
 
 
+def test_settings_come_from_the_environment_too(tmp_path, monkeypatch, capfd):
+    (tmp_path / "mq.toml").write_text('port = 1\nbroker_name = "file"\nregion = "north"\n')
+    monkeypatch.setenv("SPROCKETMQ_SET_PORT", "2")
+    monkeypatch.setenv("SPROCKETMQ_SET_BROKER_NAME", "environment")
+    monkeypatch.setenv("SPROCKETMQ_PORT", "tcp://10.0.0.1:9876")  # as Kubernetes sets it for a service of this name
+    assert main(["serve", "--config", str(tmp_path / "mq.toml"), "--set", "clean_interval_s=3", "--name", "option", "--show-config"]) == 0
+    out = capfd.readouterr().out
+    lines = out.splitlines()
+    assert [line.partition(" ")[0] for line in lines if not line.startswith("# ")] == [key for key in KEYS if f"# {key} is" not in out]
+    assert "port = 2  # SPROCKETMQ_SET_PORT" in lines
+    assert f'region = "north"  # configuration file {tmp_path}/mq.toml' in lines
+    assert 'broker_name = "option"  # --name' in lines
+    assert "clean_interval_s = 3.0  # --set" in lines
+    assert "namesrv_port = 9876  # default" in lines
+    assert "# ha_port is not set  # default" in lines
+    # What is shown is a configuration file itself.
+    (tmp_path / "shown.toml").write_text(out)
+    monkeypatch.delenv("SPROCKETMQ_SET_PORT")
+    monkeypatch.delenv("SPROCKETMQ_SET_BROKER_NAME")
+    settings = Settings()
+    settings.put_file(tmp_path / "shown.toml")
+    assert (settings.port, settings.broker_name, settings.clean_interval_s) == (2, "option", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("SPROCKETMQ_SET_PORT", "many", "SPROCKETMQ_SET_PORT: port must be a whole number, not 'many'"),
+        ("SPROCKETMQ_SET_PROT", "1", "SPROCKETMQ_SET_PROT: unknown key 'prot'; did you mean port?"),
+    ],
+)
+def test_a_bad_variable_is_named(monkeypatch, capfd, name, value, words):
+    monkeypatch.setenv(name, value)
+    assert main(["serve", "--show-config"]) == 2
+    assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_are_completed(monkeypatch, capfd, shell):
+    monkeypatch.setenv("_SPROCKETMQ_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "sprocketmq topic de")
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    monkeypatch.setenv("COMP_WORDS", "sprocketmq topic de")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    main([])
+    assert "delete" in capfd.readouterr().out
+
+
 def in_use(server, tmp_path):
     return ("serve", "--namesrv-port", "0", "--port", server.address["broker"].rpartition(":")[2], "--store", str(tmp_path / "other"))
 
@@ -385,7 +433,8 @@ def test_help_lists_every_verb(capfd):
     out = capfd.readouterr().out
     for verb in ("serve", "namesrv", "broker", "topic", "produce", "consume", "demo"):
         assert f"  {verb} " in out
-    assert main(["--version"]) == 0
-    assert capfd.readouterr().out.startswith("sprocketmq ")
+    for option in ("--version", "-V"):
+        assert main([option]) == 0
+        assert capfd.readouterr().out.startswith("sprocketmq ")
     assert main(["frobnicate"]) == 2
     assert "No such command 'frobnicate'" in capfd.readouterr().err

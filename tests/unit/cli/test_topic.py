@@ -26,6 +26,19 @@ def test_a_topic_is_created_listed_routed_and_deleted(cli, mq):
     assert "t1" not in cli("topic", "list").out.split()
 
 
+@pytest.mark.parametrize(
+    ("answer", "options", "code"), [(b"y\n", (), 0), (b"n\n", (), 1), (b"\n", (), 1), (b"", (), 1), (b"", ("--yes",), 0), (b"", ("-y",), 0)]
+)
+def test_delete_asks_at_a_terminal(cli, answer, options, code):
+    cli("topic", "create", "asked")
+    done = cli("topic", "delete", "asked", *options, stdin=answer, terminal=True)
+    assert done.code == code
+    assert ("Delete topic asked and all its messages? [y/N]" in done.err) == (not options)
+    assert ("asked" in cli("topic", "list").out.split()) == (code == 1)
+    if code:
+        assert "topic asked is kept: answer y to delete it, or add --yes" in done.err
+
+
 def test_status_counts_messages_by_queue(cli):
     cli("topic", "create", "t2", "--queues", "1")
     cli("produce", "t2", stdin=b"a\nb\nc\n")

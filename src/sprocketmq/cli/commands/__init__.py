@@ -24,7 +24,6 @@ app = typer.Typer(
     name="sprocketmq",
     help="Apache RocketMQ's batch model, native to Python: broker, nameserver and tools.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,7 +32,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     """Handle the options that come before a command."""
     if version:

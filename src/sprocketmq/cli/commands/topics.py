@@ -1,5 +1,6 @@
 """``sprocketmq topic``: its commands."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -44,11 +45,16 @@ def topic_create(
 
 @topic_app.command("delete")
 @for_cluster
-def topic_delete(target: Target, name: Topic, json: Json = False) -> None:
-    """Delete a topic and its messages."""
+def topic_delete(
+    target: Target,
+    name: Topic,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete a topic and its messages. Asks first when standard input is a terminal."""
     from sprocketmq.cli import topic
 
-    topic.delete(target, name, as_json=json)
+    topic.delete(target, name, ask=not yes and sys.stdin.isatty(), as_json=json)
 
 
 @topic_app.command("route")
