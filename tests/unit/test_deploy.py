@@ -16,7 +16,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMMAND = str(Path(sys.executable).with_name("sprocketmq"))
-FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix not in (".py", ".pyc")]
+# The files beside the folders build the packages.
+FILES = [path for path in sorted(DEPLOY.glob("*/*")) if path.is_file() and path.suffix not in (".py", ".pyc")]
 KUBERNETES = [one for name in ("sprocketmq", "dashboard") for one in yaml.safe_load_all((DEPLOY / f"kubernetes/{name}.yaml").read_text())]
 
 
