@@ -32,6 +32,14 @@ class Client(ABC):
         if instance is not None:
             instance.dropped(self, f"{instance.kind}{self._left_open()}")
 
+    def __repr__(self) -> str:
+        instance: Instance | None = self.__dict__.get("_instance")
+        if instance is None:  # the constructor has raised
+            return f"<{type(self).__name__}, not made>"
+        group = getattr(self, "group", "")
+        of = f" of group {group!r}" if group else ""
+        return f"<{instance.kind}{of} at {';'.join(instance.namesrv.addresses)}, {instance.state_name}>"
+
     def _left_open(self) -> str:
         """Return the warning's text after the kind of the client."""
         group = getattr(self, "group", "")

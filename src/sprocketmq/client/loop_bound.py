@@ -28,6 +28,11 @@ class LoopBound:
         self._state = NEW
 
     @property
+    def state_name(self) -> str:
+        """The state in a word."""
+        return ("not started", "open", "closing", "closed", "of the process before the fork")[self._state]
+
+    @property
     def state(self) -> int:
         """NEW, OPEN, CLOSING, CLOSED or FORKED. A client that becomes OPEN belongs to the running event loop."""
         return self._state

@@ -231,6 +231,11 @@ class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
         """The message's place in the queue, its own also inside a batch."""
         return self._receipt.queue_offset + self._place
 
+    def as_dict(self) -> dict[str, str | int]:
+        """Return all that can be read of it, by name, as values that JSON has; ``status`` as its name, such as ``"SEND_OK"``."""
+        values: dict[str, Any] = dict(zip(_RESULT, self._values(), strict=True))
+        return values | {"status": self.status.name}
+
     def _values(self) -> tuple[object, ...]:
         return tuple([getattr(self, name) for name in _RESULT])
 

@@ -96,6 +96,9 @@ class Face(Generic[_C_co]):
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<", "<sync.", 1)
+
     def start(self) -> None:
         """Find a nameserver and start. Raises what the async client's ``start`` raises."""
         with self._lock:

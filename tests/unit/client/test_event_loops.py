@@ -362,3 +362,18 @@ asyncio.run(main())
             assert word not in done.stderr
         assert sum("ResourceWarning: unclosed" in line and "group" in line for line in done.stderr.splitlines()) == (3 if expected else 0)
         assert ("unclosed AdminClient" in done.stderr) is bool(expected)
+
+
+async def test_a_client_prints_its_group_and_state(mq):
+    producer = Producer("pg", namesrv=mq.namesrv)
+    assert repr(producer) == f"<Producer of group 'pg' at {mq.namesrv}, not started>"
+    async with producer:
+        assert repr(producer) == f"<Producer of group 'pg' at {mq.namesrv}, open>"
+    assert repr(producer) == f"<Producer of group 'pg' at {mq.namesrv}, closed>"
+    assert repr(AdminClient(namesrv=mq.namesrv)) == f"<AdminClient at {mq.namesrv}, not started>"
+    assert repr(PushConsumer("cg", "t", namesrv="a:1;b:2")) == "<PushConsumer of group 'cg' at a:1;b:2, not started>"
+
+
+def test_a_blocking_client_prints_that_it_is_one(mq):
+    with sync.PullConsumer("cg", namesrv=mq.namesrv) as consumer:
+        assert repr(consumer) == f"<sync.PullConsumer of group 'cg' at {mq.namesrv}, open>"

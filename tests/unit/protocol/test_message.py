@@ -1,6 +1,7 @@
 """Values users hold."""
 
 import copy
+import json
 import pickle
 
 import pytest
@@ -105,3 +106,16 @@ def test_a_message_can_be_copied_and_pickled(remake, properties):
     again = remake(message)
     assert type(again) is Message
     assert all(getattr(again, name) == getattr(message, name) for name in Message.__struct_fields__)
+
+
+def test_a_result_can_be_written_as_json():
+    result = SendResult.of(SendStatus.FLUSH_DISK_TIMEOUT, "A1", "B2", "orders", "broker-a", 3, 7)
+    assert json.loads(json.dumps(result.as_dict())) == {
+        "status": "FLUSH_DISK_TIMEOUT",
+        "msg_id": "A1",
+        "offset_msg_id": "B2",
+        "topic": "orders",
+        "broker_name": "broker-a",
+        "queue_id": 3,
+        "queue_offset": 7,
+    }
