@@ -2,7 +2,7 @@
 
 ``python -m docs.tools.translations PAGE...`` records that PAGE is up to date. The last line of ``PAGE.zh.md`` has a fingerprint of the
 English text that it was translated from; ``docs/tools/untranslated.txt`` lists the pages without a Chinese version. The reference, which is
-made from the code, is English only.
+made from the code, is English only. A heading that other pages link to keeps its English anchor by a line ``<a id="..."></a>`` above it.
 """
 
 import hashlib

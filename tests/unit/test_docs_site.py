@@ -30,7 +30,7 @@ def prose(text):
 
 
 def anchors(text):
-    """Return the anchors of a page's headings; a heading that repeats gets a number."""
+    """Return the anchors of a page's headings; a heading that repeats gets a number. Chinese pages name those of the English ones, too."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -40,7 +40,7 @@ def anchors(text):
             number += 1
             own = f"{first}_{number}"
         found.add(own)
-    return found
+    return found | set(re.findall(r'^<a id="([\w-]+)"></a>$', text, re.MULTILINE))
 
 
 def broken(page, text, site):
