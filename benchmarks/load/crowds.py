@@ -147,14 +147,14 @@ def measure_connections(options: argparse.Namespace) -> dict[str, Any]:
 # --- members ---
 
 
-async def be_members(namesrv: str, numbers: Sequence[int], pipe: Pipe) -> None:
+async def be_members(namesrv: str, numbers: Sequence[int], groups: int, pipe: Pipe) -> None:
     """Run the members with these numbers. Answers each command: "owners", "leave", and None to end."""
     loop = asyncio.get_running_loop()
     members: dict[int, PushConsumer] = {}
 
     async def start(at: int) -> None:
         number = numbers[at]
-        members[number] = consumer = PushConsumer(f"crowd_{number % GROUPS}", TOPIC, namesrv=namesrv)
+        members[number] = consumer = PushConsumer(f"crowd_{number % groups}", TOPIC, namesrv=namesrv)
         await consumer.start()
         consumer.listen(lambda _: None)
 
@@ -162,11 +162,11 @@ async def be_members(namesrv: str, numbers: Sequence[int], pipe: Pipe) -> None:
     pipe.send("started")
     while (command := await loop.run_in_executor(None, pipe.recv)) is not None:
         if command == "leave":
-            leaving = [members.pop(number) for number in numbers if number // GROUPS % 10 == 0]
+            leaving = [members.pop(number) for number in numbers if number // groups % 10 == 0]
             await each_closed(leaving)
             pipe.send(len(leaving))
         else:
-            owners = [(number % GROUPS, [q.queue_id for q in m.assignment if q.topic == TOPIC]) for number, m in members.items()]
+            owners = [(number % groups, [q.queue_id for q in m.assignment if q.topic == TOPIC]) for number, m in members.items()]
             pipe.send(owners)
     await each_closed(list(members.values()))
 
@@ -176,15 +176,15 @@ async def each_closed(consumers: Sequence[PushConsumer]) -> None:
     await each(len(consumers), lambda at: consumers[at].close())
 
 
-def member_process(namesrv: str, numbers: Sequence[int], pipe: Pipe) -> None:
+def member_process(namesrv: str, numbers: Sequence[int], groups: int, pipe: Pipe) -> None:
     """Be one process of members."""
-    uvloop.run(be_members(namesrv, numbers, pipe))
+    uvloop.run(be_members(namesrv, numbers, groups, pipe))
 
 
-def balanced(owners: list[tuple[int, list[int]]], members: int) -> bool:
+def balanced(owners: list[tuple[int, list[int]]], groups: int, members: int) -> bool:
     """Return whether all members are there, each queue of each group has one owner, and no member two more than another."""
-    queues: dict[int, Counter[int]] = {group: Counter() for group in range(GROUPS)}
-    sizes: dict[int, list[int]] = {group: [] for group in range(GROUPS)}
+    queues: dict[int, Counter[int]] = {group: Counter() for group in range(groups)}
+    sizes: dict[int, list[int]] = {group: [] for group in range(groups)}
     for group, mine in owners:
         queues[group].update(mine)
         sizes[group].append(len(mine))
@@ -195,7 +195,7 @@ def balanced(owners: list[tuple[int, list[int]]], members: int) -> bool:
     )
 
 
-def wait_balanced(pipes: Sequence[Pipe], members: int, since: float) -> float:
+def wait_balanced(pipes: Sequence[Pipe], groups: int, members: int, since: float) -> float:
     """Return the seconds from ``since`` until the groups are balanced. Raises TimeoutError after GIVE_UP_S."""
     while True:
         owners: list[tuple[int, list[int]]] = []
@@ -203,7 +203,7 @@ def wait_balanced(pipes: Sequence[Pipe], members: int, since: float) -> float:
             pipe.send("owners")
             owners += pipe.recv()
         took = time.monotonic() - since
-        if balanced(owners, members):
+        if balanced(owners, groups, members):
             return took
         if took > GIVE_UP_S:
             raise TimeoutError(f"the groups were not balanced after {GIVE_UP_S:g} s")
@@ -221,14 +221,14 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
         for worker in range(WORKERS):
             pipe, theirs = multiprocessing.Pipe()
             numbers = range(worker, options.members, WORKERS)
-            process = spawn.Process(target=member_process, args=(namesrv, numbers, theirs))
+            process = spawn.Process(target=member_process, args=(namesrv, numbers, options.groups, theirs))
             process.start()
             pipes.append(pipe)
             processes.append(process)
         for pipe in pipes:
             pipe.recv()
         started_s = time.monotonic() - began
-        joined_s = wait_balanced(pipes, options.members, began)
+        joined_s = wait_balanced(pipes, options.groups, options.members, began)
         broker_ms = (cpu_s(pid) - cpu_before) / options.members * 1000
         client_ms = sum(cpu_s(process.pid) for process in processes if process.pid) / options.members * 1000
         print(f"{options.members:,} members: started after {started_s:.1f} s, balanced after {joined_s:.1f} s", flush=True)
@@ -236,7 +236,7 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
         for pipe in pipes:
             pipe.send("leave")
         left = sum(pipe.recv() for pipe in pipes)
-        left_s = wait_balanced(pipes, options.members - left, time.monotonic())
+        left_s = wait_balanced(pipes, options.groups, options.members - left, time.monotonic())
         print(f"{left:,} left: balanced after {left_s:.1f} s; the broker has {rss_mb(pid):.0f} MB", flush=True)
         memory = rss_mb(pid)
         for pipe in pipes:
@@ -246,7 +246,7 @@ def measure_members(options: argparse.Namespace) -> dict[str, Any]:
     found = {"joined": verdict(joined_s, BALANCE_S, at_most=True), "left": verdict(left_s, BALANCE_S, at_most=True)}
     figures = {"started_s": round(started_s, 2), "joined_s": round(joined_s, 2), "left_s": round(left_s, 2), "broker_mb": round(memory, 1)}
     cpu = {"join_client_ms": round(client_ms, 2), "join_broker_ms": round(broker_ms, 2)}
-    return {"members": options.members, "groups": GROUPS, "queues": QUEUES, **figures, **cpu, "verdicts": found}
+    return {"members": options.members, "groups": options.groups, "queues": QUEUES, **figures, **cpu, "verdicts": found}
 
 
 # --- waiting ---
@@ -331,7 +331,8 @@ def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--connections", type=int, default=10_000, help="idle connections (10,000)")
-    parser.add_argument("--members", type=int, default=5_000, help="consumers, a multiple of 1,000 (5,000)")
+    parser.add_argument("--members", type=int, default=5_000, help="consumers, a multiple of ten times the groups (5,000)")
+    parser.add_argument("--groups", type=int, default=GROUPS, help="groups of the consumers that join (100)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds beside the idle connections (5)")
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds of sends in a round (5)")
     parser.add_argument("--only", choices=("connections", "members", "waiting"), help="measure one of the three")
@@ -340,8 +341,7 @@ def main() -> int:
     measures = {"connections": measure_connections, "members": measure_members, "waiting": measure_waiting}
     figures = {name: measure(options) for name, measure in measures.items() if options.only in (None, name)}
     verdicts = {f"{name}, {what}": one for name, found in figures.items() for what, one in found["verdicts"].items()}
-    if options.only is None:
-        write_result("load-crowds", figures)
+    write_result("load-crowds" if options.only is None else f"load-crowds-{options.only}", figures)
     for name, one in verdicts.items():
         print(f"{name}: {one['ratio']:g} (goal at most {one['goal']:g}): {'reached' if one['reached'] else 'MISSED'}")
     return 0 if all(one["reached"] for one in verdicts.values()) else 1
