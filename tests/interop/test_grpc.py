@@ -24,8 +24,8 @@ from sprocketmq.proxy.users import Users
 pytestmark = [pytest.mark.interop]
 
 PROGRAM = Path(__file__).with_name("official_python.py")
-# Receiving needs POP at the broker, which ours does not have.
-receives = pytest.mark.parametrize("side", ["apaches"], indirect=True)
+# Our broker has no transactions.
+at_apaches = pytest.mark.parametrize("side", ["apaches"], indirect=True)
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +92,6 @@ async def test_our_client_reads_what_a_grpc_client_sends(side: Side, endpoint: s
         assert (view["body"], view["tag"], view["keys"], view["properties"]["n"]) == (b"m%d" % n, "a", [f"k{n}"], str(n))
 
 
-@receives
 async def test_what_is_sent_is_received(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -109,7 +108,6 @@ async def test_what_is_sent_is_received(side: Side, endpoint: str, home: Path) -
         assert (message["id"], message["attempt"], message["corrupted"]) == (sent["ids"][n], 1, False)
 
 
-@receives
 async def test_a_filter_of_tags(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -118,7 +116,6 @@ async def test_a_filter_of_tags(side: Side, endpoint: str, home: Path) -> None:
     assert sorted(message["body"] for message in found["messages"]) == ["a0", "a1", "a2", "c0", "c1", "c2"]
 
 
-@receives
 async def test_a_message_that_is_not_acknowledged_comes_again(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -128,7 +125,6 @@ async def test_a_message_that_is_not_acknowledged_comes_again(side: Side, endpoi
     assert attempts == [("good", 1), ("late", 1), ("late", 2)]
 
 
-@receives
 async def test_a_push_consumer_retries_what_failed(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)
@@ -138,7 +134,6 @@ async def test_a_push_consumer_retries_what_failed(side: Side, endpoint: str, ho
     assert attempts == sorted([*((f"m{n}", 1) for n in range(8)), ("m3", 2)])
 
 
-@receives
 async def test_a_message_group_keeps_its_order(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "FIFO")
     group = await group_at_start(side, topic)
@@ -151,7 +146,6 @@ async def test_a_message_group_keeps_its_order(side: Side, endpoint: str, home: 
         assert [message["body"] for message in found if message["group"] == name] == [f"{name}{n}" for n in range(5)]
 
 
-@receives
 async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "DELAY")
     group = await group_at_start(side, topic)
@@ -162,7 +156,7 @@ async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     assert asyncio.get_running_loop().time() - started >= 4
 
 
-@receives
+@at_apaches
 async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "TRANSACTION")
     group = await group_at_start(side, topic)
@@ -178,7 +172,6 @@ async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     assert sorted(message["body"] for message in found["messages"]) == ["asked and kept", "kept"]
 
 
-@receives
 async def test_what_fails_too_often_becomes_a_dead_letter(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side)
     group = await group_at_start(side, topic)

@@ -8,6 +8,7 @@ from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.windows import Windows
 from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.pop.handlers import PopHandlers
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import first_since
 from sprocketmq.broker.staged_sends import StagedSends
@@ -75,6 +76,7 @@ class AdminHandlers:
         address: Callable[[], str],
         sends: StagedSends,
         pulls: PullHandlers,
+        pops: PopHandlers,
         topics_settled: Callable[[], Coroutine[Any, Any, None]],
         background: Background,
         clock: Clock = SYSTEM_CLOCK,
@@ -89,6 +91,7 @@ class AdminHandlers:
         self._address = address
         self._sends = sends
         self._pulls = pulls
+        self._pops = pops
         self._topics_settled = topics_settled
         self._background = background
         self._clock = clock
@@ -175,6 +178,7 @@ class AdminHandlers:
         topic = self._topics.delete(name)
         if topic is not None:
             self._pulls.topic_deleted(topic)
+            self._pops.topic_deleted(topic)
             self._offsets.drop_topic(name)
             event(log, logging.INFO, "topic_deleted", topic=name, by=conn.user, peer=conn.peer)
         command.body = b""

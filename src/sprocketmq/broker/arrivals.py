@@ -46,5 +46,5 @@ class Arrivals:
         for (topic, queue_id), (tag, first, last) in unseen.items():
             if last > end:
                 self._unseen[topic, queue_id] = (tag, last, last)
-            if first <= end and queue_id in topic.held:
+            if first <= end and (topic.pops or queue_id in topic.held):
                 self.arrived(topic, queue_id, tag)

@@ -285,13 +285,7 @@ class OffsetHandlers:
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         known = self._topics.get(topic)
-        if known is None or not 0 <= queue_id <= known.max_queue_id or self._store.min_offset(topic, queue_id) > 0:
-            return False
-        first = self._store.read(topic, queue_id, 0, max_count=1).buffers
-        if not first:
-            return False
-        (log_offset,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
-        return bool(self._store.commitlog_max_offset - log_offset <= YOUNG_BYTES)
+        return known is not None and 0 <= queue_id <= known.max_queue_id and is_young(self._store, topic, queue_id)
 
     def update(self, conn: ServerConnection, command: Command) -> None:
         """Answer 15; mostly sent one-way."""
@@ -334,3 +328,14 @@ class OffsetHandlers:
         """Answer 43: the whole table, as slaves copy it."""
         self._offsets.advance_version()
         conn.respond(command, ResponseCode.SUCCESS, body=self._offsets.wire().encode())
+
+
+def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
+    """Whether a queue still has its first message, and that is near the end of the log."""
+    if store.min_offset(topic, queue_id) > 0:
+        return False
+    first = store.read(topic, queue_id, 0, max_count=1).buffers
+    if not first:
+        return False
+    (log_offset,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
+    return bool(store.commitlog_max_offset - log_offset <= YOUNG_BYTES)

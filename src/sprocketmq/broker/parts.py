@@ -22,6 +22,7 @@ from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.metrics.windows import Windows
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
+from sprocketmq.broker.pop.handlers import PopHandlers
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replicating import Replication
@@ -32,7 +33,7 @@ from sprocketmq.broker.saved_files import SavedFiles
 from sprocketmq.broker.send import SendHandlers
 from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.stats import Stats
-from sprocketmq.broker.topics import TopicTable
+from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
@@ -149,7 +150,18 @@ class BrokerParts(ABC):
             background=self.background,
         )
         self.retry_rules = RetryRules(self.topics, self.groups)
-        self.arrivals = Arrivals(self.store, self.pulls.arrived)
+        self.pops = PopHandlers(
+            config,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.counters,
+            fs=fs,
+            clock=clock,
+            soon=lambda call: asyncio.get_running_loop().call_soon(call),
+        )
+        self.arrivals = Arrivals(self.store, self._arrived)
         self.staged = StagedSends(
             config,
             self.store,
@@ -231,6 +243,11 @@ class BrokerParts(ABC):
             event(log, logging.CRITICAL, "store_failed", reason=error)
             self.failure = error
             self._failed.set()
+
+    def _arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:
+        if queue_id in topic.held:
+            self.pulls.arrived(topic, queue_id, tags_code)
+        self.pops.arrived(topic)
 
     # --- from flusher and delayed messages to the sends ---
 

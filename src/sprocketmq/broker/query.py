@@ -407,6 +407,16 @@ def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
     return _members(record, lambda _: True)[skipped:] if skipped > 0 and _is_whole(record) else []
 
 
+def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
+    """Return the messages of a batch from a queue offset on, as records of their own; None for a record that is no batch.
+
+    Raises RemoteProtocolError for a batch that cannot be taken apart.
+    """
+    if not _is_whole(record):
+        return None
+    return _members(record, lambda _: True)[max(first_offset - Record(record, 0, len(record)).queue_offset, 0) :]
+
+
 def _is_whole(record: memoryview) -> bool:
     return Record(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
 

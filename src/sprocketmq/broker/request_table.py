@@ -66,6 +66,7 @@ class RequestTable:
             address=lambda: parts.address,
             sends=parts.staged,
             pulls=parts.pulls,
+            pops=parts.pops,
             topics_settled=self._topic_changes_settled,
             background=parts.background,
             clock=clock,
@@ -108,6 +109,7 @@ class RequestTable:
         self.handlers: Mapping[int, Handler] = {
             **parts.sends.handlers(),
             **parts.pulls.handlers(),
+            **parts.pops.handlers(),
             **self.clients.handlers(),
             **offset_handlers.handlers(),
             **LockHandlers(parts.locks, parts.topics).handlers(),

@@ -153,6 +153,7 @@ class Broker(BrokerParts):
             return
         if self.replication.replicates:
             self.replication.begin_epoch(report)
+        self.pops.open()
         remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
@@ -210,6 +211,7 @@ class Broker(BrokerParts):
         try:
             if self.opened:
                 self.opened = False
+                self.pops.close()
                 await self.files.save_all()
                 await asyncio.get_running_loop().run_in_executor(self.threads, self.store.close)
         except SprocketError as e:
@@ -234,6 +236,7 @@ class Broker(BrokerParts):
         await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
+        self.pops.abandon()
         await self.flusher.stop()
         self.store.abandon()
         self.threads.shutdown(wait=True, cancel_futures=True)
@@ -247,6 +250,7 @@ class Broker(BrokerParts):
         # Flushes the queues and advances the recovery point; recovery after a crash reads what was written since.
         self.background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
         self.background.every(UNMAP_INTERVAL_S, self._unmap_log, "unmapping")
+        self.background.every(SAMPLE_INTERVAL_S, self.pops.keep_short, "the journal of pops")
         if self.guard is not None:
             self.guard.start(self.background)
 
@@ -288,6 +292,7 @@ class Broker(BrokerParts):
     def on_disconnect(self, conn: ServerConnection) -> None:
         self.counters.connections_closed += 1
         self.pulls.disconnected(conn)
+        self.pops.disconnected(conn)
         self._requests.clients.disconnected(conn)
 
     # --- from the guard ---
@@ -302,6 +307,7 @@ class Broker(BrokerParts):
             return guard.refusal_of(conn, command) if command.ext.get(ACCESS_KEY) in names else ""
 
         self.pulls.access_changed(refusal)
+        self.pops.access_changed(refusal)
         gone = {name for name in names if (user := guard.user(name)) is None or not user.enabled}
         for conn in [*self._server.connections, *self._fast_server.connections]:
             if conn.user in gone:
@@ -313,6 +319,7 @@ class Broker(BrokerParts):
 
     def _take_settings(self, config: BrokerConfig) -> None:
         self.pulls.take_settings(config)
+        self.pops.take_settings(config)
         self.acks.max_sends = config.max_waiting_sends
         self._server.max_connections = self._fast_server.max_connections = config.max_connections
         self.groups.auto_create = config.auto_create_group

@@ -186,7 +186,7 @@ class StagedSends:
         if self._arrivals.late:
             return
         for _, _, topic, queue_id, _, _, _, tag, _, _, _, _ in staged:
-            if topic.held and queue_id in topic.held:
+            if topic.pops or (topic.held and queue_id in topic.held):
                 self._arrivals.arrived(topic, queue_id, tag)
 
     def refuse_for_now(self) -> None:
@@ -243,7 +243,7 @@ class StagedSends:
         if self._arrivals.late:
             return
         for topic, queue_id, tag in arrivals:
-            if topic.held and queue_id in topic.held:
+            if topic.pops or (topic.held and queue_id in topic.held):
                 self._arrivals.arrived(topic, queue_id, tag)
 
     def answer(self, sends: list[Stored], code: int) -> None:

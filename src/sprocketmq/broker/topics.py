@@ -75,6 +75,7 @@ class Topic:
         "held",
         "max_queue_id",
         "name",
+        "pops",
         "read_queues",
         "readable",
         "refusal",
@@ -86,6 +87,7 @@ class Topic:
 
     def __init__(self, config: TopicConfig, permission: int = READ_WRITE) -> None:
         self.held: dict[int, Any] = {}
+        self.pops = 0  # how many pops wait for messages
         self.counters: TopicCounters | None = None  # until it has something to count
         self.take(config, permission)
 

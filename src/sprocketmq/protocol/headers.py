@@ -109,6 +109,76 @@ class PullRequest(msgspec.Struct, rename="camel", gc=False):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
+class PopRequest(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200050. Queue -1 stands for all; ``init_mode`` 0 begins a new group at the first message, 1 at the latest."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time_ms: Int64 = msgspec.field(name="invisibleTime")
+    poll_time_ms: Int64 = msgspec.field(name="pollTime")
+    born_time_ms: Int64 = msgspec.field(name="bornTime")
+    init_mode: Int32
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopAck(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200051; ``extra_info`` is the receipt handle of the message at ``offset``."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class PopChange(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200053: when the message is to be visible again, from now on."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time_ms: Int64 = msgspec.field(name="invisibleTime")
+    suspend: bool = False
+
+
+class PopPeek(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200052."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class PopNotification(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200054: tell when there is something to pop."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time_ms: Int64 = msgspec.field(name="pollTime")
+    born_time_ms: Int64 = msgspec.field(name="bornTime")
+    order: bool = False
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class PollingInfo(msgspec.Struct, rename="camel", gc=False):
+    """Header of 200055: which waiting pops to count."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
 class PullResponse(msgspec.Struct, rename="camel", gc=False):
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

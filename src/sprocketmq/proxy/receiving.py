@@ -180,6 +180,8 @@ def read_pop(answer: Command, address: str, topic: str, broker_name: str) -> lis
         deliveries = deliveries_of(fields.get("orderCountInfo", ""))
         found = []
         for message in decode_records(answer.body):
+            if message.is_inner:
+                raise Refused(Code.NOT_IMPLEMENTED, f"the broker of topic {topic!r} pops whole batches of its batch queues")
             place = (message.queue_id, message.queue_offset)
             if POP_CK in message.properties:
                 receipt = Receipt.parse(f"{message.properties[POP_CK]} {message.commitlog_offset}")

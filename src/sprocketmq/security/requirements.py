@@ -18,6 +18,7 @@ from sprocketmq.protocol.bodies import (
     SubscriptionGroupList,
     TopicConfigList,
 )
+from sprocketmq.protocol.bodies.pops import decode_acks
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from sprocketmq.security.policies import Action, Context
@@ -167,6 +168,14 @@ def _assignment(command: Command, _: str) -> list[Context]:
     return [Context(_GROUP, asked.consumer_group, SUB), topic_context(asked.topic, SUB)]
 
 
+def _acknowledgements(command: Command, _: str) -> list[Context]:
+    entries = decode_acks(command.body)
+    if not entries:
+        raise MissingResource("acks")
+    groups, topics = dict.fromkeys(entry.group for entry in entries), dict.fromkeys(entry.topic for entry in entries)
+    return [*(Context(_GROUP, group, SUB) for group in groups), *(topic_context(topic, SUB) for topic in topics)]
+
+
 def _topics_to_create(command: Command, _: str) -> list[Context]:
     topics = TopicConfigList.decode(command.body).topic_config_list
     if not topics:
@@ -216,7 +225,8 @@ REQUIREMENTS: dict[int, Rule] = {
     42: _locks,
     46: _checked_subscription,
     400: _assignment,
-    **dict.fromkeys((309, *range(200050, 200055), 200056, 200070, 200071, 200072, 200151), _READS),
+    **dict.fromkeys((309, *range(200050, 200055), 200056, 200070, 200071, 200072), _READS),
+    200151: _acknowledgements,
     200055: _header(_group(GET, "consumerGroup"), _topic(GET)),
     # --- reading topics ---
     12: _header(_topic(_SUB_OR_GET)),

@@ -35,6 +35,10 @@ def heartbeat(*consumers, producers=()):
     return HeartbeatData("client", [ProducerData(name) for name in producers], data).encode()
 
 
+def acked(group, topic):
+    return {"c": group, "t": topic, "so": 0, "q": 0, "pt": 1, "b": "AQ=="}
+
+
 def locks(group, *topics):
     return LockBatchRequest(group, "client", [QueueRef(topic, "broker-a", 0) for topic in topics]).encode()
 
@@ -71,7 +75,8 @@ CASES = [
     (42, {}, locks("g", "%RETRY%g"), ["Group:g Sub", "Group:g Sub"]),
     (46, {}, CheckClientConfig("c", "g", SubscriptionData("t", "*")).encode(), ["Group:g Sub", "Topic:t Sub"]),
     (400, {}, json({"topic": "t", "consumerGroup": "g"}), ["Group:g Sub", "Topic:t Sub"]),
-    *((code, T | G, b"", ["Topic:t Sub", "Group:g Sub"]) for code in (309, *range(200050, 200055), 200056, 200070, 200071, 200072, 200151)),
+    *((code, T | G, b"", ["Topic:t Sub", "Group:g Sub"]) for code in (309, *range(200050, 200055), 200056, 200070, 200071, 200072)),
+    (200151, {}, json({"acks": [acked("g", "t"), acked("g", "u")]}), ["Group:g Sub", "Topic:t Sub", "Topic:u Sub"]),
     (200055, T | G, b"", ["Group:g Get", "Topic:t Get"]),
     (12, T, b"", ["Topic:t Get|Sub"]),
     *((code, T, b"", ["Topic:t Get|Sub"]) for code in (29, 30, 31, 32)),

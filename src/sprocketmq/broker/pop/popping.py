@@ -1,0 +1,332 @@
+"""What one pop takes: messages that have become visible again, then new ones, of one queue or of all."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from sprocketmq.broker.offsets import OffsetTable, is_young
+from sprocketmq.broker.pop.journal import Journal
+from sprocketmq.broker.pop.records import delivered_again, messages_in
+from sprocketmq.broker.pop.state import PopQueue
+from sprocketmq.broker.pop.waiting import PopWaiter
+from sprocketmq.clock import Clock
+from sprocketmq.errors import LocalProtocolError
+from sprocketmq.storage.store import MessageStore, ReadStatus
+
+# Reads of one queue for one pop: each may meet messages with other tags only, or a gap.
+MAX_READS = 8
+ORDERLY = 999
+FROM_FIRST = 0
+
+_FOUND = ReadStatus.FOUND
+_Key = tuple[str, str, int]
+
+
+class Taken(NamedTuple):
+    """The messages of a pop: records in order, and the texts that tell the client of their places. ``rest`` are about as many left."""
+
+    records: list[memoryview | bytes]
+    popped_ms: int
+    starts: str
+    offsets: str
+    deliveries: str
+    rest: int
+
+
+class Popping:
+    """The state of all groups, and pops that change it. ``broker_name`` is for receipt handles."""
+
+    def __init__(
+        self, broker_name: str, store: MessageStore, offsets: OffsetTable, journal: Journal, *, max_bytes: Callable[[], int], clock: Clock
+    ) -> None:
+        self._broker_name = broker_name
+        self._store = store
+        self._offsets = offsets
+        self._journal = journal
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._queues: dict[_Key, PopQueue] = {}
+        self._by_topic: dict[str, set[_Key]] = {}
+
+    # --- state ---
+
+    def load(self) -> None:
+        """Take the state from the journal. Raises OSError and SprocketError for a file that cannot be read."""
+        clean = False
+        for record in self._journal.load():
+            clean = record[0] == "stopped"
+            self._apply(record)
+        for (group, topic, queue_id), queue in self._queues.items():
+            committed = self._offsets.get(group, topic, queue_id)
+            # After a kill the table may be some seconds old; after a stop, another offset in it is somebody's decision.
+            if committed is None or (not clean and committed < queue.floor):
+                self._commit(group, topic, queue_id, queue)
+
+    def _apply(self, record: list[Any]) -> None:
+        match record:
+            case ["queue", group, topic, queue_id, state]:
+                self._put((group, topic, queue_id), PopQueue.restored(state))
+            case ["given", group, topic, queue_id, following, popped_ms, visible_ms, offsets, attempt_id]:
+                if (queue := self._queues.get((group, topic, queue_id))) is not None:
+                    queue.give(offsets, popped_ms, visible_ms)
+                    queue.next, queue.attempt_id = following, attempt_id
+            case ["again", group, topic, queue_id, offset, popped_ms, visible_ms, times]:
+                if (queue := self._queues.get((group, topic, queue_id))) is not None and offset in queue.flights:
+                    flight = queue.give_again(offset, popped_ms, visible_ms)
+                    flight.popped_ms, flight.times = popped_ms, times
+            case ["done", group, topic, queue_id, offsets]:
+                if (queue := self._queues.get((group, topic, queue_id))) is not None:
+                    for offset in offsets:
+                        queue.drop(offset)
+            case ["gone", group, topic, queue_id]:
+                self._forget((group, topic, queue_id))
+
+    def snapshot(self) -> Iterator[list[Any]]:
+        """Yield the records from which ``load`` makes this state."""
+        for key, queue in self._queues.items():
+            yield ["queue", *key, queue.snapshot()]
+
+    def clear(self) -> None:
+        """Forget all state."""
+        self._queues.clear()
+        self._by_topic.clear()
+
+    def stopped(self) -> None:
+        """Note that the broker stops in order: committed offsets are saved."""
+        if self._queues:
+            self._journal.append(["stopped"])
+
+    def keep_short(self) -> None:
+        """Replace the journal when it has grown. Raises OSError and SprocketError."""
+        if self._journal.wants_snapshot:
+            self._journal.replace(self.snapshot())
+
+    def _put(self, key: _Key, queue: PopQueue) -> None:
+        self._queues[key] = queue
+        self._by_topic.setdefault(key[1], set()).add(key)
+
+    def _forget(self, key: _Key) -> None:
+        if self._queues.pop(key, None) is not None:
+            self._by_topic[key[1]].discard(key)
+
+    def find(self, group: str, topic: str, queue_id: int) -> PopQueue | None:
+        """Return the state of a group at a queue; None when it has popped nothing of it."""
+        return self._queues.get((group, topic, queue_id))
+
+    def _state(self, group: str, topic: str, queue_id: int, init_mode: int) -> PopQueue:
+        key = (group, topic, queue_id)
+        queue = self._queues.get(key)
+        committed = self._offsets.get(group, topic, queue_id)
+        if queue is not None and (committed is None or committed == queue.committed):
+            return queue
+        # A new one, or an administrator has moved the group: what it had been given counts no more.
+        start = self._first_offset(topic, queue_id, init_mode) if committed is None else committed
+        queue = PopQueue(start)
+        self._put(key, queue)
+        self._journal.append(["queue", *key, queue.snapshot()])
+        self._offsets.resets.pop(key, None)
+        self._offsets.commit(group, topic, queue_id, start)
+        return queue
+
+    def _first_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
+        low = max(self._store.min_offset(topic, queue_id), 0)
+        if init_mode == FROM_FIRST or is_young(self._store, topic, queue_id):
+            return low
+        return max(self._store.max_offset(topic, queue_id) - 1, low)
+
+    def _commit(self, group: str, topic: str, queue_id: int, queue: PopQueue) -> None:
+        floor = queue.floor
+        if floor != queue.committed or self._offsets.get(group, topic, queue_id) is None:
+            queue.committed = floor
+            self._offsets.commit(group, topic, queue_id, floor)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the state of a topic."""
+        for key in self._by_topic.pop(topic, set()):
+            self._queues.pop(key, None)
+            self._journal.append(["gone", *key])
+
+    def is_due(self, topic: str) -> bool:
+        """Whether a message of the topic has become visible again."""
+        now = self._clock.time_ms()
+        return any((due := self._queues[key].next_due_ms) is not None and due <= now for key in self._by_topic.get(topic, ()))
+
+    # --- popping ---
+
+    def pop(self, waiter: PopWaiter) -> Taken | None:
+        """Take messages for a pop; None when there are none now."""
+        now = self._clock.time_ms()
+        group, topic = waiter.group.group_name, waiter.topic
+        records: list[memoryview | bytes] = []
+        starts, places, deliveries = [], [], []
+        rest, room = 0, self._max_bytes()
+        for queue_id in _queues_of(waiter):
+            wanted = waiter.max_count - len(records)
+            if wanted <= 0 or room <= 0:
+                break
+            queue = self._state(group, topic.name, queue_id, waiter.init_mode)
+            take = self._take_in_order if waiter.order else self._take
+            found = take((group, topic.name, queue_id), queue, waiter, wanted, room, now)
+            self._commit(group, topic.name, queue_id, queue)
+            if found:
+                offsets = [offset for offset, _ in found]
+                records += [record for _, record in found]
+                room -= sum(len(record) for _, record in found)
+                starts.append(f"0 {queue_id} {min(offsets)}")
+                places.append(f"0 {queue_id} {','.join(map(str, offsets))}")
+                if waiter.order:
+                    before = [queue.flights[offset].times - 1 for offset in offsets]
+                    deliveries += [f"0 qo{queue_id}%{offset} {times}" for offset, times in zip(offsets, before, strict=True) if times]
+                    deliveries.append(f"0 {queue_id} {min(before)}")
+                self._offsets.note_pulled(group, topic.name, queue_id, queue.next)
+            rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
+        if not records:
+            return None
+        return Taken(records, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
+
+    def _take(
+        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
+    ) -> list[tuple[int, memoryview | bytes]]:
+        found: list[tuple[int, memoryview | bytes]] = []
+        visible = now + waiter.invisible_ms
+        while len(found) < wanted and room > 0:
+            offset = queue.take_due(now)
+            if offset is None:
+                break
+            record = self.message(key[1], key[2], offset)
+            if record is None:  # it has expired
+                queue.drop(offset)
+                self._journal.append(["done", *key, [offset]])
+                continue
+            flight = queue.give_again(offset, now, visible)
+            self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
+            handle = f"{offset} {flight.popped_ms} {waiter.invisible_ms} 0 0 {self._broker_name} {key[2]} {offset}"
+            try:
+                again: memoryview | bytes = delivered_again(record, handle, flight.first_ms, flight.times)
+            except LocalProtocolError:  # its properties are as long as they may be: the answer's own place tells the rest
+                flight.popped_ms, again = now, record
+            found.append((offset, again))
+            room -= len(again)
+        found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
+        return found
+
+    def _take_new(
+        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
+    ) -> list[tuple[int, memoryview | bytes]]:
+        found: list[tuple[int, memoryview | bytes]] = []
+        for _ in range(MAX_READS):
+            if len(found) >= wanted or room <= 0 or queue.full:
+                break
+            start = queue.next
+            result = self._store.read(
+                key[1], key[2], start, max_count=wanted - len(found), max_bytes=max(room, 1), tag_codes=waiter.tag_codes
+            )
+            if result.status is _FOUND:
+                following = result.next_offset
+                for offset, record in messages_in(result.buffers, start, waiter.tag_codes):
+                    if len(found) == wanted:
+                        following = offset  # in the middle of a batch
+                        break
+                    found.append((offset, record))
+                    room -= len(record)
+                queue.next = following
+            elif result.next_offset != start:
+                queue.next = result.next_offset  # other tags only, or messages that have expired
+            else:
+                break
+        if found:
+            offsets = [offset for offset, _ in found]
+            visible = now + waiter.invisible_ms
+            queue.give(offsets, now, visible)
+            self._journal.append(["given", *key, queue.next, now, visible, offsets, queue.attempt_id])
+        return found
+
+    def _take_in_order(
+        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
+    ) -> list[tuple[int, memoryview | bytes]]:
+        """Take the messages that are not acknowledged again, then new ones; none while one is still invisible to others."""
+        repeated = bool(waiter.attempt_id) and waiter.attempt_id == queue.attempt_id
+        if not repeated and any(flight.visible_ms > now for flight in queue.flights.values()):
+            return []
+        queue.attempt_id = waiter.attempt_id
+        found: list[tuple[int, memoryview | bytes]] = []
+        visible = now + waiter.invisible_ms
+        for offset in sorted(queue.flights)[:wanted]:
+            record = self.message(key[1], key[2], offset)
+            if record is None:
+                queue.drop(offset)
+                self._journal.append(["done", *key, [offset]])
+                continue
+            flight = queue.give_again(offset, now, visible)
+            flight.popped_ms = now  # one time for all messages of the answer
+            flight.times -= repeated
+            self._journal.append(["again", *key, offset, now, visible, flight.times])
+            found.append((offset, record))
+            room -= len(record)
+        if not repeated or not found:
+            found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
+        return found
+
+    def message(self, topic: str, queue_id: int, offset: int) -> memoryview | bytes | None:
+        """Return the record of the message at a queue offset; None when it is not there any more."""
+        result = self._store.read(topic, queue_id, offset, max_count=1)
+        if result.status is not _FOUND:
+            return None
+        at, record = next(messages_in(result.buffers, offset, None), (-1, b""))
+        return record if at == offset else None
+
+    def has_messages(self, waiter: PopWaiter) -> bool:
+        """Whether a pop would find something, tags aside."""
+        now = self._clock.time_ms()
+        for queue_id in _queues_of(waiter):
+            queue = self._state(waiter.group.group_name, waiter.topic.name, queue_id, waiter.init_mode)
+            due = queue.next_due_ms
+            if waiter.order and any(flight.visible_ms > now for flight in queue.flights.values()):
+                continue
+            if (due is not None and due <= now) or self._store.max_offset(waiter.topic.name, queue_id) > queue.next:
+                return True
+        return False
+
+    # --- receipts ---
+
+    def acknowledge(self, group: str, topic: str, queue_id: int, receipts: list[tuple[int, int]]) -> int:
+        """Forget messages that are done, given by offset and time of the pop; return how many receipts held."""
+        queue = self.find(group, topic, queue_id)
+        if queue is None:
+            return 0
+        done = [offset for offset, popped_ms in receipts if queue.acknowledge(offset, popped_ms)]
+        if done:
+            self._journal.append(["done", group, topic, queue_id, done])
+            self._commit(group, topic, queue_id, queue)
+        return len(done)
+
+    def change(self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int, invisible_ms: int, *, orderly: bool) -> int | None:
+        """Have a message become visible again after ``invisible_ms``; return the time of its new receipt, None for an old receipt."""
+        queue = self.find(group, topic, queue_id)
+        now = self._clock.time_ms()
+        flight = None if queue is None else queue.change(offset, popped_ms, now, now + invisible_ms, orderly=orderly)
+        if flight is None:
+            return None
+        self._journal.append(["again", group, topic, queue_id, offset, flight.popped_ms, flight.visible_ms, flight.times])
+        return flight.popped_ms
+
+    @property
+    def in_flight(self) -> Counter[tuple[str, str]]:
+        """The messages that are invisible, by group and topic."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for (group, topic, _), queue in self._queues.items():
+            if queue.flights:
+                counts[group, topic] += len(queue.flights)
+        return counts
+
+
+def _queues_of(waiter: PopWaiter) -> list[int]:
+    """Return the queues in the order they are read: from a random one on; a topic of priorities from the highest down."""
+    if waiter.queue_id >= 0:
+        return [waiter.queue_id]
+    count = waiter.topic.read_queues
+    if waiter.topic.config.attributes.get("message.type") == "PRIORITY":
+        return list(range(count - 1, -1, -1))
+    first = random.randrange(count) if count else 0
+    return [*range(first, count), *range(first)]

@@ -1,0 +1,163 @@
+"""What a group has popped of a queue: the next offset, and the messages that are invisible, each until its time.
+
+::
+
+    offset:      ... 40   41   42   43   44   45   46 ...
+                 done   given  done  given again   next
+                        |            when due
+                     the floor: committed as the group's offset
+
+Nothing of it is lost when messages are acknowledged in any order. The floor is what the group's offset is committed as: whoever takes the
+offsets over without this state, such as a slave, delivers from there, some messages again, and none is lost.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+# Messages of one queue that one group may have and not have acknowledged; no more are popped from it until some are.
+MAX_IN_FLIGHT = 10_000
+
+
+class Flight:
+    """One message that was given and is invisible until ``visible_ms``, for the ``times``-th time."""
+
+    __slots__ = ("first_ms", "popped_ms", "times", "visible_ms")
+
+    def __init__(self, popped_ms: int, visible_ms: int, times: int = 1, first_ms: int = 0) -> None:
+        self.popped_ms = popped_ms
+        self.visible_ms = visible_ms
+        self.times = times
+        self.first_ms = first_ms or popped_ms
+
+
+class PopQueue:
+    """The state of one group at one queue. ``committed`` is the floor as it was last committed."""
+
+    __slots__ = ("_due", "_order", "_ready", "attempt_id", "committed", "flights", "next")
+
+    def __init__(self, start: int) -> None:
+        self.next = start
+        self.committed = start
+        self.flights: dict[int, Flight] = {}
+        # Of orderly pops: the last one, which its client may repeat.
+        self.attempt_id = ""
+        self._order: deque[int] = deque()
+        self._due: list[tuple[int, int]] = []
+        self._ready: list[int] = []
+
+    @property
+    def floor(self) -> int:
+        """The first offset that is not acknowledged."""
+        order, flights = self._order, self.flights
+        while order and order[0] not in flights:
+            order.popleft()
+        return order[0] if order else self.next
+
+    @property
+    def full(self) -> bool:
+        return len(self.flights) >= MAX_IN_FLIGHT
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next message becomes visible again; 0 for one that is visible already, None without any."""
+        if self._first_ready() is not None:
+            return 0
+        due = self._due
+        while due:
+            visible_ms, offset = due[0]
+            flight = self.flights.get(offset)
+            if flight is not None and flight.visible_ms == visible_ms:
+                return visible_ms
+            heappop(due)
+        return None
+
+    def _first_ready(self) -> int | None:
+        ready = self._ready
+        while ready:
+            if ready[0] in self.flights:
+                return ready[0]
+            heappop(ready)
+        return None
+
+    # --- giving ---
+
+    def give(self, offsets: Iterable[int], popped_ms: int, visible_ms: int) -> None:
+        """Note messages that are given for the first time, in the order of their offsets."""
+        for offset in offsets:
+            self.flights[offset] = Flight(popped_ms, visible_ms)
+            self._order.append(offset)
+            heappush(self._due, (visible_ms, offset))
+
+    def take_due(self, now_ms: int) -> int | None:
+        """Return the lowest offset that has become visible again, which the caller gives again or drops."""
+        due = self._due
+        while due and due[0][0] <= now_ms:
+            visible_ms, offset = heappop(due)
+            flight = self.flights.get(offset)
+            if flight is not None and flight.visible_ms == visible_ms:
+                heappush(self._ready, offset)
+        offset_or_none = self._first_ready()
+        if offset_or_none is not None:
+            heappop(self._ready)
+        return offset_or_none
+
+    def put_back(self, offset: int) -> None:
+        """Have ``take_due`` return an offset again that could not be given."""
+        heappush(self._ready, offset)
+
+    def give_again(self, offset: int, popped_ms: int, visible_ms: int) -> Flight:
+        """Note that a message is given again."""
+        flight = self.flights[offset]
+        # No two pops of a message have the same time: it tells their receipts apart.
+        flight.popped_ms = max(popped_ms, flight.popped_ms + 1)
+        flight.visible_ms = visible_ms
+        flight.times += 1
+        heappush(self._due, (visible_ms, offset))
+        return flight
+
+    # --- receipts ---
+
+    def acknowledge(self, offset: int, popped_ms: int) -> bool:
+        """Forget a message that is done; False when this receipt is not the last one of the message."""
+        flight = self.flights.get(offset)
+        if flight is None or flight.popped_ms != popped_ms:
+            return False
+        del self.flights[offset]
+        return True
+
+    def drop(self, offset: int) -> None:
+        """Forget a message that is not there any more."""
+        self.flights.pop(offset, None)
+
+    def change(self, offset: int, popped_ms: int, now_ms: int, visible_ms: int, *, orderly: bool) -> Flight | None:
+        """Have a message become visible at another time; None when this receipt is not the last one of the message."""
+        flight = self.flights.get(offset)
+        if flight is None or flight.popped_ms != popped_ms:
+            return None
+        if not orderly:
+            flight.popped_ms = max(now_ms, flight.popped_ms + 1)
+        flight.visible_ms = visible_ms
+        heappush(self._due, (visible_ms, offset))
+        return flight
+
+    # --- as it is kept ---
+
+    def snapshot(self) -> list[Any]:
+        """Return the state as ``restored`` takes it."""
+        flights = [[offset, f.popped_ms, f.visible_ms, f.times, f.first_ms] for offset, f in sorted(self.flights.items())]
+        return [self.next, self.committed, self.attempt_id, flights]
+
+    @classmethod
+    def restored(cls, state: list[Any]) -> "PopQueue":
+        """Return the state that ``snapshot`` returned."""
+        following, committed, attempt_id, flights = state
+        queue = cls(following)
+        queue.committed, queue.attempt_id = committed, attempt_id
+        for offset, popped_ms, visible_ms, times, first_ms in flights:
+            queue.flights[offset] = Flight(popped_ms, visible_ms, times, first_ms)
+            queue._order.append(offset)
+            queue._due.append((visible_ms, offset))
+        heapify(queue._due)
+        return queue

@@ -1,0 +1,586 @@
+"""POP consumers: what is given, what comes again, what is acknowledged, and what a kill leaves."""
+
+import base64
+import json
+import random
+
+import pytest
+
+from sprocketmq.broker.pop import journal as journal_module
+from sprocketmq.broker.pop.journal import frame, frames
+from sprocketmq.broker.pop.state import PopQueue
+from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.protocol.records import decode_records
+from sprocketmq.testing import eventually
+
+INVISIBLE_S = 30
+
+
+def pop_ext(broker, topic="orders", *, group="g", queue=0, count=16, wait_ms=0, mode=0, **fields):
+    return {
+        "consumerGroup": group, "topic": topic, "queueId": str(queue), "maxMsgNums": str(count), "invisibleTime": str(INVISIBLE_S * 1000),
+        "pollTime": str(wait_ms), "bornTime": str(broker.clock.time_ms()), "initMode": str(mode), "expType": "TAG", "exp": "*",
+        "order": "false", **fields,
+    }  # fmt: skip
+
+
+class Popper:
+    """A POP client: reads answers as Apache's Java client does."""
+
+    def __init__(self, ask):
+        self.ask = ask
+
+    async def pop(self, topic="orders", **options):
+        return self.read(await self.ask(200050, pop_ext(self.ask.broker, topic, **options)))
+
+    def read(self, answer):
+        """Return pairs of body and receipt handle."""
+        if answer.code == 210:
+            assert {answer.ext[name] for name in ("popTime", "invisibleTime", "reviveQid", "restNum")} == {"0"}
+            return []
+        assert answer.code == 0, answer.remark
+        ext = answer.ext
+        starts = {int(item.split(" ")[1]): item.split(" ")[2] for item in ext["startOffsetInfo"].split(";")}
+        places = {int(item.split(" ")[1]): item.split(" ")[2].split(",") for item in ext["msgOffsetInfo"].split(";")}
+        found, seen = [], {}
+        for message in decode_records(answer.body):
+            index = seen[message.queue_id] = seen.get(message.queue_id, -1) + 1
+            handle = message.properties.get("POP_CK") or " ".join(
+                [starts[message.queue_id], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], "0", "broker-a", str(message.queue_id),
+                 places[message.queue_id][index]]
+            )  # fmt: skip
+            assert int(places[message.queue_id][index]) == message.queue_offset
+            found.append((message, handle))
+        return found
+
+    def receipt_ext(self, handle, topic="orders", group="g"):
+        queue, offset = handle.split(" ")[6:8]
+        return {"consumerGroup": group, "topic": topic, "queueId": queue, "extraInfo": handle + " ", "offset": offset}
+
+    async def ack(self, handle, **options):
+        return (await self.ask(200051, self.receipt_ext(handle, **options))).code
+
+    async def change(self, handle, seconds, **options):
+        return await self.ask(200053, {**self.receipt_ext(handle, **options), "invisibleTime": str(round(seconds * 1000))})
+
+
+@pytest.fixture
+def popper(ask):
+    return Popper(ask)
+
+
+def bodies(found):
+    return [bytes(message.body) for message, _ in found]
+
+
+def committed(broker, group="g", topic="orders", queue=0):
+    return broker.offsets.get(group, topic, queue)
+
+
+async def sent(ask, count, **options):
+    for n in range(count):
+        await ask.send("orders", b"m%d" % n, **options)
+
+
+async def test_a_message_is_given_once_and_again_when_its_time_is_over(ask, popper, clock):
+    await sent(ask, 3)
+    first = await popper.pop()
+    assert bodies(first) == [b"m0", b"m1", b"m2"]
+    assert await popper.pop() == []
+    assert await popper.ack(first[1][1]) == 0
+    clock.advance(INVISIBLE_S - 1)
+    assert await popper.pop() == []
+    clock.advance(1)
+    again = await popper.pop()
+    assert bodies(again) == [b"m0", b"m2"]
+    message = again[0][0]
+    assert (message.reconsume_times, message.properties["1ST_POP_TIME"]) == (1, first[0][1].split(" ")[1])
+    for _, handle in again:
+        assert await popper.ack(handle) == 0
+    clock.advance(INVISIBLE_S)
+    assert await popper.pop() == []
+    assert committed(ask.broker) == 3
+
+
+async def test_the_committed_offset_never_passes_what_is_not_acknowledged(ask, popper):
+    await sent(ask, 4)
+    found = await popper.pop()
+    assert committed(ask.broker) == 0
+    for n, floor in ((2, 0), (0, 1), (1, 3), (3, 4)):
+        await popper.ack(found[n][1])
+        assert committed(ask.broker) == floor
+
+
+async def test_a_receipt_is_void_when_the_message_was_given_again(ask, popper, clock):
+    await sent(ask, 1)
+    ((_, old),) = await popper.pop()
+    clock.advance(INVISIBLE_S)
+    ((_, new),) = await popper.pop()
+    assert await popper.ack(old) == 0  # late acknowledgements are no error
+    assert committed(ask.broker) == 0
+    assert (await popper.change(old, 10)).code == 208
+    assert await popper.ack(new) == 0
+    assert committed(ask.broker) == 1
+    assert await popper.ack(new) == 0
+    assert (await popper.change(new, 10)).code == 208
+
+
+async def test_a_changed_invisible_time(ask, popper, clock):
+    await sent(ask, 1)
+    ((_, handle),) = await popper.pop()
+    clock.advance(1)
+    answer = await popper.change(handle, 5)
+    assert (answer.code, answer.ext["invisibleTime"], answer.ext["reviveQid"]) == (0, "5000", "0")
+    assert int(answer.ext["popTime"]) > int(handle.split(" ")[1])
+    assert await popper.ack(handle) == 0
+    assert committed(ask.broker) == 0  # that was the old receipt
+    clock.advance(4.9)
+    assert await popper.pop() == []
+    clock.advance(0.1)
+    assert len(await popper.pop()) == 1
+
+
+async def test_all_queues_of_a_topic(ask, popper):
+    for queue in range(4):
+        await sent(ask, 3, queue=queue)
+    found = await popper.pop(queue=-1, count=10)
+    assert len(found) == 10
+    rest = await popper.pop(queue=-1, count=10)
+    assert len(rest) == 2
+    assert len({(message.queue_id, message.queue_offset) for message, _ in found + rest}) == 12
+    for _, handle in found + rest:
+        assert await popper.ack(handle) == 0
+    assert [committed(ask.broker, queue=queue) for queue in range(4)] == [3, 3, 3, 3]
+
+
+async def test_messages_of_a_batch_are_given_and_acknowledged_alone(ask, popper, clock):
+    from asking import create_topic
+
+    await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
+    await ask.send_batch("batched", [b"a", b"b", b"c", b"d"], properties=encode_properties({"UNIQ_KEY": "u"}).decode())
+    first = await popper.pop("batched", count=3)
+    assert bodies(first) == [b"a", b"b", b"c"]
+    assert await popper.ack(first[1][1], topic="batched") == 0
+    assert bodies(await popper.pop("batched")) == [b"d"]
+    clock.advance(INVISIBLE_S)
+    again = await popper.pop("batched")
+    assert bodies(again) == [b"a", b"c", b"d"]
+    assert [message.reconsume_times for message, _ in again] == [1, 1, 1]
+    for _, handle in again:
+        await popper.ack(handle, topic="batched")
+    assert committed(ask.broker, topic="batched") == 4
+
+
+async def test_tags(ask, popper):
+    for n in range(6):
+        await ask.send("orders", b"m%d" % n, properties=encode_properties({"TAGS": "ab"[n % 2]}).decode())
+    found = await popper.pop(exp="a || c")
+    assert bodies(found) == [b"m0", b"m2", b"m4"]
+    for _, handle in found:
+        await popper.ack(handle)
+    assert await popper.pop(exp="a || c") == []
+    assert committed(ask.broker) == 6
+
+
+async def test_where_a_new_group_begins(ask, popper):
+    await sent(ask, 3)
+    assert len(await popper.pop(mode=0, group="first")) == 3
+    assert len(await popper.pop(mode=1, group="latest")) == 3  # the first message is still young
+    ask.broker.offsets.commit("moved", "orders", 0, 2)
+    assert bodies(await popper.pop(group="moved")) == [b"m2"]
+
+
+# --- waiting ---
+
+
+async def waiting(broker, count=1):
+    await eventually(lambda: broker.pops.waiting_count == count)
+
+
+async def test_a_pop_waits_for_a_message(ask, popper, connect):
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, wait_ms=20_000))
+    await waiting(ask.broker)
+    await sent(ask, 1)
+    assert bodies(popper.read(await asked)) == [b"m0"]
+    assert ask.broker.pops.waiting_count == 0
+
+
+async def test_a_pop_waits_for_a_message_that_becomes_visible_again(ask, popper, connect, clock):
+    await sent(ask, 1)
+    await popper.pop()
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, wait_ms=60_000))
+    await waiting(ask.broker)
+    clock.advance(INVISIBLE_S)
+    assert bodies(popper.read(await asked)) == [b"m0"]
+
+
+async def test_a_pop_that_finds_nothing_in_its_time(ask, popper, connect, clock):
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, wait_ms=5_000))
+    await waiting(ask.broker)
+    clock.advance(5)
+    assert popper.read(await asked) == []
+
+
+async def test_one_message_wakes_one_pop_of_each_group(ask, popper, connect):
+    others = [await connect(ask.broker) for _ in range(3)]
+    asked = [other.request(200050, pop_ext(ask.broker, wait_ms=20_000, group=group)) for other, group in zip(others, "ggh", strict=True)]
+    await waiting(ask.broker, 3)
+    await sent(ask, 1)
+    await waiting(ask.broker, 1)
+    done = [popper.read(await answer) for answer in (asked[0], asked[2])]
+    assert [bodies(found) for found in done] == [[b"m0"], [b"m0"]]
+    await sent(ask, 1)
+    assert len(popper.read(await asked[1])) == 1
+
+
+async def test_the_pops_of_a_connection_end_with_it(ask, connect):
+    other = await connect(ask.broker)
+    other.request(200050, pop_ext(ask.broker, wait_ms=20_000)).add_done_callback(lambda done: done.exception())
+    await waiting(ask.broker)
+    await other.close()
+    await waiting(ask.broker, 0)
+    assert ask.broker.topics.get("orders").pops == 0
+
+
+async def test_a_deleted_topic_answers_its_pops(ask, connect):
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, wait_ms=20_000))
+    await waiting(ask.broker)
+    await ask(215, {"topic": "orders"})
+    assert (await asked).code == 17
+
+
+async def test_a_notification(ask, connect, clock):
+    ext = {**pop_ext(ask.broker), "pollTime": "0"}
+    assert (await ask(200054, ext)).ext["hasMsg"] == "false"
+    other = await connect(ask.broker)
+    asked = other.request(200054, {**ext, "pollTime": "20000"})
+    await waiting(ask.broker)
+    info = await ask(200055, {"consumerGroup": "g", "topic": "orders", "queueId": "0"})
+    assert info.ext["pollingNum"] == "1"
+    await sent(ask, 1)
+    assert (await asked).ext == {"hasMsg": "true", "pollingFull": "false"}
+    assert (await ask(200054, ext)).ext["hasMsg"] == "true"
+
+
+async def test_a_peek_takes_nothing(ask, popper):
+    peek = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "maxMsgNums": "2"}
+    assert (await ask(200052, peek)).code == 19
+    await sent(ask, 3)
+    answer = await ask(200052, peek)
+    assert [bytes(message.body) for message in decode_records(answer.body)] == [b"m0", b"m1"]
+    assert answer.ext["restNum"] == "1"
+    assert len(await popper.pop()) == 3
+
+
+# --- in order ---
+
+
+async def test_a_pop_in_order_blocks_its_queue(ask, popper, clock):
+    await sent(ask, 4)
+    answer = await ask(200050, pop_ext(ask.broker, order="true", count=2))
+    found = popper.read(answer)
+    assert (bodies(found), answer.ext["reviveQid"]) == ([b"m0", b"m1"], "999")
+    assert await popper.pop(order="true") == []
+    await popper.ack(found[0][1])
+    assert await popper.pop(order="true") == []
+    clock.advance(INVISIBLE_S)
+    answer = await ask(200050, pop_ext(ask.broker, order="true", count=2))
+    again = popper.read(answer)
+    assert bodies(again) == [b"m1", b"m2"]
+    assert answer.ext["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+    for _, handle in again:
+        await popper.ack(handle)
+    assert bodies(await popper.pop(order="true")) == [b"m3"]
+    assert committed(ask.broker) == 3
+
+
+async def test_an_attempt_that_is_repeated_gets_the_same(ask, popper):
+    await sent(ask, 3)
+    first = await popper.pop(order="true", count=2, attemptId="one")
+    answer = await ask(200050, pop_ext(ask.broker, order="true", count=2, attemptId="one"))
+    again = popper.read(answer)
+    assert bodies(again) == bodies(first) == [b"m0", b"m1"]
+    assert answer.ext["orderCountInfo"] == "0 0 0"
+    assert await popper.pop(order="true", attemptId="two") == []
+
+
+async def test_an_acknowledgement_wakes_a_pop_in_order(ask, popper, connect):
+    await sent(ask, 2)
+    ((_, handle),) = await popper.pop(order="true", count=1)
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, order="true", wait_ms=20_000))
+    await waiting(ask.broker)
+    await popper.ack(handle)
+    assert bodies(popper.read(await asked)) == [b"m1"]
+
+
+async def test_a_changed_time_in_order_keeps_the_receipt(ask, popper, clock):
+    await sent(ask, 1)
+    ((_, handle),) = await popper.pop(order="true")
+    clock.advance(2)
+    answer = await popper.change(handle, 5)
+    assert (answer.ext["popTime"], answer.ext["invisibleTime"]) == (handle.split(" ")[1], "7000")
+    assert await popper.ack(handle) == 0
+    assert committed(ask.broker) == 1
+
+
+# --- many acknowledgements at once ---
+
+
+def batch_of(handles, **names):
+    entries = {}
+    for handle in handles:
+        start, popped, _, _, _, _, queue, offset = handle.split(" ")
+        entries.setdefault((start, popped, queue), []).append(int(offset))
+    acks = []
+    for (start, popped, queue), offsets in entries.items():
+        bits = bytearray(8)
+        for offset in offsets:
+            bits[(offset - int(start)) // 8] |= 1 << (offset - int(start)) % 8
+        ack = {"c": "g", "t": "orders", "r": "0", "so": int(start), "q": int(queue), "rq": 0, "pt": int(popped), "it": 30000}
+        acks.append({**ack, "b": base64.b64encode(bytes(bits).rstrip(b"\0")).decode(), **names})
+    return json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+
+
+async def test_acknowledgements_of_several_pops(ask, popper):
+    await sent(ask, 20)
+    found = await popper.pop(count=12) + await popper.pop(count=12)
+    assert (await ask(200151, {}, batch_of([handle for _, handle in found[:-1]]))).code == 0
+    assert committed(ask.broker) == 19
+    long = (
+        batch_of([found[-1][1]]).replace(b'"c":', b'"consumerGroup":').replace(b'"so":', b'"startOffset":').replace(b'"b":', b'"bitSet":')
+    )
+    assert (await ask(200151, {}, long)).code == 0
+    assert committed(ask.broker) == 20
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", 13),
+        (b"[]", 13),
+        (b'{"acks": []}', 208),
+        (b'{"acks": [{"c": "g"}]}', 13),
+        (b'{"acks": [{"c": "g", "t": "nosuch", "so": 0, "q": 0, "pt": 1, "b": "AQ=="}]}', 17),
+        (b'{"acks": [{"c": "g", "t": "orders", "so": 0, "q": 9, "pt": 1, "b": "AQ=="}]}', 13),
+        (b'{"acks": [{"c": "g", "t": "orders", "so": 0, "q": 0, "pt": 1, "b": "?"}]}', 13),
+    ],
+)
+async def test_batches_that_cannot_be(ask, body, code):
+    assert (await ask(200151, {}, body)).code == code
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "nosuch"}, 17),
+        ({"queueId": "4"}, 29),
+        ({"queueId": "-2"}, 29),
+        ({"maxMsgNums": "33"}, 29),
+        ({"maxMsgNums": "0"}, 29),
+        ({"invisibleTime": "0"}, 29),
+        ({"invisibleTime": "-1"}, 29),
+        ({"invisibleTime": str(365 * 86_400_000)}, 29),
+        ({"expType": "SQL92", "exp": "a > 1"}, 23),
+        ({"exp": "||"}, 23),
+        ({"bornTime": "1000"}, 210),
+    ],
+)
+async def test_pops_that_cannot_be(ask, fields, code):
+    answer = await ask(200050, {**pop_ext(ask.broker), **fields})
+    assert (answer.code, bool(answer.remark)) == (code, True)
+    assert "popTime" in answer.ext
+
+
+async def test_a_group_that_does_not_exist_or_may_not_read(ask, start_broker, connect):
+    other = await connect(await start_broker("other", auto_create_group=False))
+    other.broker.topics.create_internal("orders", 1)
+    assert (await other(200050, pop_ext(other.broker))).code == 26
+
+
+@pytest.mark.parametrize("handle", ["", "x", "0 1 2 3 0 broker-a 1 0 ", "0 1 2 3 0 broker-a 0", "a 1 2 3 0 broker-a 0 0 ", "0 " * 300])
+async def test_forged_receipts(ask, handle):
+    await sent(ask, 1)
+    ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "extraInfo": handle, "offset": "0"}
+    assert (await ask(200051, ext)).code == 13
+    assert (await ask(200053, {**ext, "invisibleTime": "1000"})).code == 13
+
+
+async def test_receipts_of_other_groups_and_places(ask, popper):
+    await sent(ask, 1)
+    ((_, handle),) = await popper.pop()
+    assert await popper.ack(handle, group="stranger") == 0
+    assert committed(ask.broker) == 0
+    ext = popper.receipt_ext(handle)
+    assert (await ask(200051, {**ext, "offset": "5"})).code == 208
+    assert (await ask(200051, {**ext, "topic": "nosuch"})).code == 17
+    assert (await ask(200053, {**ext, "invisibleTime": "0"})).code == 29
+
+
+async def test_a_reset_while_messages_are_invisible(ask, popper, clock):
+    await sent(ask, 5)
+    found = await popper.pop(count=3)
+    ask.broker.offsets.reset("g", "orders", 0, 1)
+    assert bodies(await popper.pop()) == [b"m1", b"m2", b"m3", b"m4"]
+    clock.advance(INVISIBLE_S)
+    assert len(await popper.pop()) == 4
+    assert await popper.ack(found[0][1]) == 0
+
+
+# --- stops and kills ---
+
+
+async def test_what_is_invisible_survives_a_stop(ask, popper, connect, start_broker, clock):
+    await sent(ask, 4)
+    found = await popper.pop(count=3)
+    await popper.ack(found[1][1])
+    await ask.broker.stop()
+    again = Popper(await connect(await start_broker(like=ask.broker)))
+    assert bodies(await again.pop()) == [b"m3"]
+    clock.advance(INVISIBLE_S)
+    assert bodies(await again.pop()) == [b"m0", b"m2", b"m3"]
+
+
+async def test_kills_lose_nothing_and_repeat_nothing_that_was_acknowledged(start_broker, connect, clock, monkeypatch):
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 2_000)
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 2)
+    await broker.files.topics.saved()
+    done, held, count = set(), {}, 0
+    for _ in range(12):
+        popper = Popper(await connect(broker))
+        for _ in range(rng.randrange(30)):
+            match rng.randrange(5):
+                case 0 | 1:
+                    await popper.ask.send("orders", b"%d" % count, queue=rng.randrange(2))
+                    count += 1
+                case 2:
+                    for message, handle in await popper.pop(queue=-1, count=rng.randrange(1, 8)):
+                        assert bytes(message.body) not in done, seed
+                        held[bytes(message.body)] = handle
+                case 3 if held:
+                    body = rng.choice(sorted(held))
+                    assert await popper.ack(held.pop(body)) == 0
+                    done.add(body)
+                case 4:
+                    clock.advance(rng.randrange(40))
+                    held.clear()  # their receipts may not hold any more
+            broker.pops.keep_short()
+        await broker.abort()
+        broker = await start_broker(like=broker)
+    popper = Popper(await connect(broker))
+    clock.advance(INVISIBLE_S)
+    left = set()
+    while found := await popper.pop(queue=-1, count=32):
+        for message, handle in found:
+            left.add(bytes(message.body))
+            await popper.ack(handle)
+    assert left == {b"%d" % n for n in range(count)} - done, seed
+
+
+async def test_a_journal_whose_end_is_torn(ask, popper, start_broker, connect, clock, caplog):
+    await sent(ask, 3)
+    await popper.pop(count=1)
+    await popper.pop(count=1)
+    await ask.broker.abort()
+    path = ask.broker.config.store.root / "config" / "pop.journal"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + b"xyz")
+    broker = await start_broker(like=ask.broker)
+    assert "pop_journal_cut" in caplog.text
+    again = Popper(await connect(broker))
+    assert bodies(await again.pop()) == [b"m1", b"m2"]  # the second pop was not kept
+    clock.advance(INVISIBLE_S)
+    assert bodies(await again.pop()) == [b"m0", b"m1", b"m2"]
+
+
+async def test_a_journal_that_cannot_be_read_loses_nothing(ask, popper, start_broker, connect, caplog):
+    await sent(ask, 3)
+    found = await popper.pop()
+    await popper.ack(found[0][1])
+    await ask.broker.stop()
+    path = ask.broker.config.store.root / "config" / "pop.journal"
+    path.write_bytes(frame(["queue", "g", "orders", 0, ["rubbish"]]))
+    broker = await start_broker(like=ask.broker)
+    assert "pop_journal_failed" in caplog.text
+    assert bodies(await Popper(await connect(broker)).pop()) == [b"m1", b"m2"]
+
+
+async def test_an_offset_that_was_moved_while_the_broker_was_stopped(ask, popper, start_broker, connect):
+    await sent(ask, 5)
+    await popper.pop(count=3)
+    await ask.broker.stop()
+    path = ask.broker.config.store.root / "config" / "consumerOffset.json"
+    text = path.read_text()
+    assert "\t0:0" in text
+    path.write_text(text.replace("\t0:0", "\t0:2"))
+    again = Popper(await connect(await start_broker(like=ask.broker)))
+    assert bodies(await again.pop()) == [b"m2", b"m3", b"m4"]
+
+
+async def test_a_journal_is_replaced_by_a_snapshot(ask, popper, start_broker, connect, clock, monkeypatch):
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 500)
+    broker = await start_broker("short")
+    broker.topics.create_internal("orders", 1)
+    await broker.files.topics.saved()
+    popper = Popper(await connect(broker))
+    for n in range(50):
+        await popper.ask.send("orders", b"m%d" % n)
+        ((_, handle),) = await popper.pop()
+        if n % 10:
+            await popper.ack(handle)
+        broker.pops.keep_short()
+    assert (broker.config.store.root / "config" / "pop.journal").stat().st_size < 2_000
+    await broker.abort()
+    again = Popper(await connect(await start_broker(like=broker)))
+    clock.advance(INVISIBLE_S)
+    assert bodies(await again.pop()) == [b"m0", b"m10", b"m20", b"m30", b"m40"]
+
+
+def test_records_of_a_journal():
+    records = [["given", "g", "t", n, [1, 2, 3]] for n in range(3)]
+    data = b"".join(frame(record) for record in records)
+    assert [record for record, _ in frames(data)] == records
+    for cut in range(1, len(frame(records[2]))):
+        assert [record for record, _ in frames(data[:-cut])] == records[:2]
+    assert list(frames(b"\0" * 100)) == []
+
+
+def test_a_queue_beside_a_simple_model():
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    queue, now, given, done = PopQueue(0), 1_000, {}, set()
+    for _ in range(3000):
+        match rng.randrange(4):
+            case 0:
+                offsets = range(queue.next, queue.next + rng.randrange(1, 4))
+                queue.give(offsets, now, now + 50)
+                queue.next = offsets.stop
+                given.update(dict.fromkeys(offsets, (now, now + 50)))
+            case 1:
+                offset = queue.take_due(now)
+                due = sorted(offset for offset, (_, visible) in given.items() if visible <= now)
+                assert offset == (due[0] if due else None), seed
+                if offset is not None:
+                    flight = queue.give_again(offset, now, now + 50)
+                    assert flight.popped_ms > given[offset][0], seed
+                    given[offset] = (flight.popped_ms, now + 50)
+            case 2 if given:
+                offset = rng.choice(sorted(given))
+                assert not queue.acknowledge(offset, given[offset][0] - 1), seed
+                assert queue.acknowledge(offset, given.pop(offset)[0]), seed
+                done.add(offset)
+            case 3:
+                now += rng.randrange(30)
+        assert queue.floor == min(given, default=queue.next), seed
+        if rng.random() < 0.02:
+            queue = PopQueue.restored(queue.snapshot())
