@@ -108,6 +108,7 @@ EXPECTED = {
         "silent clients",
         "settling",
         "unmapping",
+        "the journal of pops",
         "scan for silent brokers",
         "sweep of idle connections",
     },

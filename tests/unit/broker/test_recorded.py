@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from asking import exchange
 
+from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.jsondialect import loads
@@ -81,7 +82,7 @@ async def test_broken_requests_get_the_same_code_and_readable_words(reference, n
     assert "java" not in answer.remark
 
 
-@both("recall", "pop", "query-assignment", "unknown-code", "tx-half", "end-transaction-commit")
+@both("recall", "query-assignment", "unknown-code", "tx-half", "end-transaction-commit")
 async def test_what_this_broker_does_not_do_is_said(reference, name):
     request = recorded(name, "request")
     if request.is_oneway:
@@ -96,6 +97,21 @@ async def test_what_this_broker_does_not_do_is_said(reference, name):
         )
     else:
         assert (answer.code, answer.remark) == (3, f" request type {request.code} not supported")
+
+
+async def test_a_pop_is_answered_as_recorded(start_broker, connect):
+    expected = recorded("pop.json")
+    broker = await start_broker(clock=ManualClock(wall_ms=int(expected.ext["popTime"])))
+    broker.topics.create_internal("FxPop", 1)
+    ask = await connect(broker)
+    messages = decode_records(expected.body)
+    for message in messages:
+        await ask.send("FxPop", bytes(message.body), properties=message.raw_properties.decode())
+    answer = await replay(broker, "pop.json")
+    assert (answer.code, answer.remark, answer.ext) == (expected.code, expected.remark, expected.ext)
+    assert [(m.body, m.queue_offset, m.reconsume_times) for m in decode_records(answer.body)] == [
+        (m.body, m.queue_offset, m.reconsume_times) for m in messages
+    ]
 
 
 async def test_pulls_answer_with_the_recorded_codes_offsets_and_bodies(reference):
