@@ -104,3 +104,7 @@ def test_a_machine_that_lacks_something_is_told_before_anything_is_started(monke
     monkeypatch.setattr(session, "check_packages", missing)
     with pytest.raises(ConfigError, match="pyarrow"):
         session.session()
+
+
+def test_the_settings_of_the_log_are_a_file_that_is_there():
+    assert session._LOG_SETTINGS.is_file()

@@ -34,7 +34,7 @@ _LOCAL_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointin
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 # The module that starts Python workers.
 _DAEMON = "spark.python.daemon.module"
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_LOG_SETTINGS = Path(__file__).parents[1] / "log4j2.properties"
 _CONNECT_TIMEOUT_S = 5.0
 
 
