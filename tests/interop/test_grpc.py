@@ -1,4 +1,4 @@
-"""The gRPC endpoint with Apache's own Python client, in front of our broker and of Apache's."""
+"""The gRPC endpoint with Apache's own clients for Python and Java, in front of our broker and of Apache's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interop import apache
 from tests.interop.reading import dead_letters, pull_all, until_readable
 from tests.interop.sides import Side
 
@@ -24,6 +25,7 @@ from sprocketmq.proxy.users import Users
 pytestmark = [pytest.mark.interop]
 
 PROGRAM = Path(__file__).with_name("official_python.py")
+JAVA5 = Path(__file__).with_name("java5")
 # Our broker has no transactions.
 at_apaches = pytest.mark.parametrize("side", ["apaches"], indirect=True)
 
@@ -194,3 +196,33 @@ async def test_the_official_client_signs_in(side: Side, home: Path, caplog: pyte
         with pytest.raises(AssertionError, match="Exception"):
             await official(address, "send", home, topic=topic, messages=[{"body": "hello"}], **{**keys, "secret_key": "wrong"})
         assert "grpc_login_refused" in caplog.text
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
+async def test_apaches_java_client_of_version_5(side: Side, endpoint: str, home: Path, plain: bool) -> None:
+    library = await asyncio.to_thread(
+        apache.resolved, JAVA5 / "pom.xml", apache.cache_dir().with_name("rocketmq-client-java-5.0.7"), "rocketmq-client-java-5.0.7.jar",
+        "Apache's Java client of version 5",
+    )  # fmt: skip
+    topic = await topic_of(side)
+    groups = [await group_at_start(side, topic) for _ in range(2)]
+    # A source file instead of a class: the launcher compiles it.
+    client = apache.JavaProcess(
+        str(JAVA5 / "Modern.java"),
+        endpoint,
+        topic,
+        *groups,
+        *(["plain"] if plain else []),
+        home=home / "java5",
+        flags=apache.SMALL,
+        library=library,
+    )
+    try:
+        assert await asyncio.to_thread(client.process.wait, 180) == 0, client.tail()
+    finally:
+        client.kill()
+    lines = [line.split() for line in client.log.read_text().splitlines()]
+    assert len({words[1] for words in lines if words[0] == "sent"}) == 4
+    assert sorted(words[1:] for words in lines if words[0] == "received") == [[f"m{n}", "t", f"k{n}", "1"] for n in range(4)]
+    handled = sorted(words[1:] for words in lines if words[0] == "handled")
+    assert handled == [["m0", "1"], ["m1", "1"], ["m2", "1"], ["m2", "2"], ["m3", "1"]]

@@ -8,6 +8,7 @@ import pytest
 
 from sprocketmq.broker.pop import journal as journal_module
 from sprocketmq.broker.pop.journal import frame, frames
+from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
@@ -264,6 +265,35 @@ async def test_a_notification(ask, connect, clock):
     await sent(ask, 1)
     assert (await asked).ext == {"hasMsg": "true", "pollingFull": "false"}
     assert (await ask(200054, ext)).ext["hasMsg"] == "true"
+
+
+async def test_a_notification_begins_nothing(ask, popper):
+    ask.broker.topics.create_internal("quiet", 1)
+    for n in range(3):
+        await ask.send("quiet", b"m%d" % n)
+    ext = {**pop_ext(ask.broker, "quiet", group="new"), "pollTime": "0"}
+    assert (await ask(200054, ext)).ext["hasMsg"] == "true"
+    assert committed(ask.broker, group="new", topic="quiet") is None
+    assert len(await popper.pop("quiet", group="new", mode=0)) == 3
+
+
+async def test_a_waiting_pop_that_fails_harms_no_other(ask, popper, connect, monkeypatch, caplog):
+    others = [await connect(ask.broker) for _ in range(2)]
+    asked = [other.request(200050, pop_ext(ask.broker, wait_ms=20_000, group=group)) for other, group in zip(others, "gh", strict=True)]
+    await waiting(ask.broker, 2)
+    pop = Popping.pop
+
+    def fails(self, waiter):
+        if waiter.group.group_name == "g":
+            raise RuntimeError("planted")
+        return pop(self, waiter)
+
+    monkeypatch.setattr(Popping, "pop", fails)
+    await sent(ask, 1)
+    assert (await asked[0]).code == 1
+    assert bodies(popper.read(await asked[1])) == [b"m0"]
+    assert "cannot be answered" in caplog.text
+    assert ask.broker.pops.waiting_count == 0
 
 
 async def test_a_peek_takes_nothing(ask, popper):

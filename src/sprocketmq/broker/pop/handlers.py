@@ -71,7 +71,7 @@ class PopHandlers:
         self._popping = Popping(config.broker_name, store, offsets, self._journal, max_bytes=lambda: self._max_bytes, clock=clock)
         self._receipts = ReceiptHandlers(store, topics, self._popping, self._journal, wake=self.arrived, clock=clock)
         self._waiters = PopWaiters(
-            clock, serve=self._serve, expire=self._answer_nothing, due=lambda topic: self._popping.is_due(topic.name)
+            clock, serve=self._serve_waiting, expire=self._answer_nothing, due=lambda topic: self._popping.is_due(topic.name)
         )
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -257,6 +257,17 @@ class PopHandlers:
         self._count(waiter, taken)
         self._journal.when_written(lambda failure: self._answer(waiter, taken, failure))
         return True
+
+    def _serve_waiting(self, waiter: PopWaiter) -> bool:
+        """Do the same for a pop that waits; one that cannot be answered gets the error, and the others go on."""
+        try:
+            return self._serve(waiter)
+        except Exception as e:
+            log.exception("a waiting pop of topic %s cannot be answered", waiter.topic.name)
+            self._waiters.release(waiter)
+            remark = f"internal error: {type(e).__name__}: {e}"
+            waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_ERROR, ext=_EMPTY, remark=remark, since=waiter.since)
+            return True
 
     def _answer(self, waiter: PopWaiter, taken: Taken, failure: object) -> None:
         if failure is not None:

@@ -279,12 +279,17 @@ class Popping:
     def has_messages(self, waiter: PopWaiter) -> bool:
         """Whether a pop would find something, tags aside."""
         now = self._clock.time_ms()
+        group, topic = waiter.group.group_name, waiter.topic.name
         for queue_id in _queues_of(waiter):
-            queue = self._state(waiter.group.group_name, waiter.topic.name, queue_id, waiter.init_mode)
+            queue = self.find(group, topic, queue_id)
+            committed = self._offsets.get(group, topic, queue_id)
+            if queue is None or (committed is not None and committed != queue.committed):
+                # A look begins nothing: the group's first pop says where.
+                queue = PopQueue(self._first_offset(topic, queue_id, waiter.init_mode) if committed is None else committed)
             due = queue.next_due_ms
             if waiter.order and any(flight.visible_ms > now for flight in queue.flights.values()):
                 continue
-            if (due is not None and due <= now) or self._store.max_offset(waiter.topic.name, queue_id) > queue.next:
+            if (due is not None and due <= now) or self._store.max_offset(topic, queue_id) > queue.next:
                 return True
         return False
 
