@@ -157,6 +157,8 @@ def read_settings(verb: str, options: argparse.Namespace) -> Settings:
     named |= {"namesrv": "namesrv", "namesrv_port": "namesrv_port", "port": "namesrv_port" if verb == "namesrv" else "port"}
     for option, key in named.items():
         value = getattr(options, option, None)
+        if value == "":
+            raise ConfigError(f"--{option.replace('_', '-')} is empty: give it a value, or leave it out")
         if value is not None:
             settings.put(key, value, f"--{option.replace('_', '-')}")
     if (port := getattr(options, "metrics", None)) is not None:

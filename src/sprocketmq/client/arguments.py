@@ -40,7 +40,7 @@ def check_queue(queue: object) -> None:
 def check_timeout(timeout_s: float) -> None:
     """Raise ConfigError unless ``timeout_s`` is over 0; for hot paths."""
     try:
-        if timeout_s > 0:
+        if timeout_s > 0 and timeout_s is not True:
             return
     except TypeError:
         pass

@@ -248,6 +248,8 @@ def test_serving_loads_no_terminal_library(tmp_path):
         (("serve", "--advertise", "*"), "--advertise: '*' cannot be advertised: it stands for all addresses of a machine"),
         (("serve", "--advertise", "0.0.0.0"), "'0.0.0.0' cannot be advertised"),
         (("serve", "--advertise", "mq:10911"), "it is neither a host name nor an IP address (the port is added to it)"),
+        (("serve", "--store", ""), "--store is empty: give it a value, or leave it out"),
+        (("serve", "--log-file", ""), "--log-file is empty: give it a value, or leave it out"),
         (("broker",), "pass --namesrv HOST:PORT"),
         (("broker", "--namesrv", "nowhere"), "'nowhere' is not an address"),
         (("serve", "--name", "no good"), "broker name 'no good' is not valid"),

@@ -134,6 +134,7 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
         for call, words in (
             (lambda: producer.send(Message("t", b"x"), timeout_s="3"), "timeout_s must be a number of seconds over 0, not '3'"),
             (lambda: producer.send(Message("t", b"x"), timeout_s=0), "timeout_s must be a number of seconds over 0, not 0"),
+            (lambda: producer.send(Message("t", b"x"), timeout_s=True), "timeout_s must be a number of seconds over 0, not True"),
             (lambda: pull.pull("t", 0), "the queue must be a MessageQueue"),
             (lambda: pull.pull(QUEUE, "0"), "cannot pull 32 messages"),
             (lambda: pull.pull(QUEUE, 1.5), "cannot pull 32 messages, None bytes at offset 1.5"),
