@@ -145,7 +145,8 @@ class MessagingService:
         try:
             user = self._users.authenticate(metadata)
         except Refused as e:
-            self._refusals.event(context.peer(), "grpc_login_refused", client=client_id, peer=context.peer(), reason=e)
+            # The transport knows no address: it is behind the port that takes connections.
+            self._refusals.event("", "grpc_login_refused", client=client_id, reason=e)
             raise
         return Caller(Identity(client_id, user), await self._upstream(user))
 
