@@ -478,6 +478,28 @@ async def test_what_is_invisible_survives_a_stop(ask, popper, connect, start_bro
     assert bodies(await again.pop()) == [b"m0", b"m2", b"m3"]
 
 
+@pytest.mark.parametrize("how", ["stop", "abort", "abort after a save"])
+async def test_what_is_behind_the_floor_stays_as_it_is(ask, popper, connect, start_broker, clock, how):
+    await sent(ask, 6)
+    found = await popper.pop(count=5)
+    for n in (0, 1, 3):
+        await popper.ack(found[n][1])
+    assert committed(ask.broker) == 2
+    if how == "stop":
+        await ask.broker.stop()
+    else:
+        if how == "abort after a save":
+            ask.broker.files.save_offsets()
+            await ask.broker.files.drain()
+        await ask.broker.abort()
+    broker = await start_broker(like=ask.broker)
+    again = Popper(await connect(broker))
+    assert bodies(await again.pop()) == [b"m5"]
+    assert committed(broker) == 2
+    clock.advance(INVISIBLE_S)
+    assert bodies(await again.pop()) == [b"m2", b"m4", b"m5"]
+
+
 async def test_kills_lose_nothing_and_repeat_nothing_that_was_acknowledged(start_broker, connect, clock, monkeypatch):
     monkeypatch.setattr(journal_module, "REWRITE_BYTES", 2_000)
     seed = random.randrange(2**32)
@@ -505,6 +527,12 @@ async def test_kills_lose_nothing_and_repeat_nothing_that_was_acknowledged(start
                     clock.advance(rng.randrange(40))
                     held.clear()  # their receipts may not hold any more
             broker.pops.keep_short()
+        match rng.randrange(3):
+            case 0:
+                await broker.stop()
+            case 1:
+                broker.files.save_offsets()
+                await broker.files.drain()
         await broker.abort()
         broker = await start_broker(like=broker)
     popper = Popper(await connect(broker))

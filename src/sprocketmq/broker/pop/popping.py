@@ -58,10 +58,11 @@ class Popping:
             clean = record[0] == "stopped"
             self._apply(record)
         for (group, topic, queue_id), queue in self._queues.items():
+            queue.committed = queue.floor
             committed = self._offsets.get(group, topic, queue_id)
-            # After a kill the table may be some seconds old; after a stop, another offset in it is somebody's decision.
+            # After a kill the table may be some seconds old; any other offset in it is somebody's decision.
             if committed is None or (not clean and committed < queue.floor):
-                self._commit(group, topic, queue_id, queue)
+                self._offsets.commit(group, topic, queue_id, queue.floor)
 
     def _apply(self, record: list[Any]) -> None:
         match record:
