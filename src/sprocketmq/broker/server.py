@@ -78,6 +78,8 @@ class Broker(BrokerParts):
     def role_changed(self) -> None:
         """Answer requests as the role says from now on."""
         self._handlers = {**self._requests.handlers, **slave_refusals(self.role)} if self.role.is_slave else self._requests.handlers
+        if self.role.is_slave and self.running:
+            self.pops.discard()
 
     @property
     def connection_count(self) -> int:
@@ -150,6 +152,7 @@ class Broker(BrokerParts):
         self._match_queue_kinds()
         self.topics.adopt(self.store)
         if self.role.is_slave:
+            self.pops.discard()
             return
         if self.replication.replicates:
             self.replication.begin_epoch(report)

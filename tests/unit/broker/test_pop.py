@@ -1,13 +1,15 @@
 """POP consumers: what is given, what comes again, what is acknowledged, and what a kill leaves."""
 
 import base64
+import errno
 import json
 import random
 
 import pytest
 
 from sprocketmq.broker.pop import journal as journal_module
-from sprocketmq.broker.pop.journal import frame, frames
+from sprocketmq.broker.pop import state as state_module
+from sprocketmq.broker.pop.journal import Journal, frame, frames
 from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.protocol.properties import encode_properties
@@ -464,6 +466,14 @@ async def test_a_reset_while_messages_are_invisible(ask, popper, clock):
     assert await popper.ack(found[0][1]) == 0
 
 
+async def test_a_group_that_was_deleted_begins_anew(ask, popper):
+    await sent(ask, 3)
+    await popper.pop(count=2)
+    assert (await ask(207, {"groupName": "g", "cleanOffset": "true"})).code == 0
+    assert committed(ask.broker) is None
+    assert bodies(await popper.pop()) == [b"m0", b"m1", b"m2"]
+
+
 # --- stops and kills ---
 
 
@@ -604,6 +614,86 @@ async def test_a_journal_is_replaced_by_a_snapshot(ask, popper, start_broker, co
     assert bodies(await again.pop()) == [b"m0", b"m10", b"m20", b"m30", b"m40"]
 
 
+async def test_a_write_that_fails_leaves_no_gap(start_broker, connect, clock, monkeypatch):
+    broker = await start_broker()
+    broker.topics.create_internal("orders", 1)
+    await broker.files.topics.saved()
+    popper = Popper(await connect(broker))
+    await sent(popper.ask, 9)
+    assert bodies(await popper.pop(count=3)) == [b"m0", b"m1", b"m2"]
+    append, rewrite = Journal._append, Journal._rewrite
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "_append", full)
+    monkeypatch.setattr(Journal, "_rewrite", full)
+    assert (await popper.ask(200050, pop_ext(broker, count=3))).code == 1
+    monkeypatch.setattr(Journal, "_append", append)
+    assert (await popper.ask(200050, pop_ext(broker, count=3))).code == 1  # still: an append would leave a gap
+    await broker.abort()
+    monkeypatch.setattr(Journal, "_rewrite", rewrite)
+    broker = await start_broker(like=broker)
+    popper = Popper(await connect(broker))
+    assert bodies(await popper.pop(count=2)) == [b"m3", b"m4"]
+    monkeypatch.setattr(Journal, "_append", full)
+    assert (await popper.ask(200050, pop_ext(broker, count=2))).code == 1
+    monkeypatch.setattr(Journal, "_append", append)
+    assert bodies(await popper.pop(count=2)) == [b"m7", b"m8"]  # with a whole snapshot
+    await broker.abort()
+    popper = Popper(await connect(await start_broker(like=broker)))
+    clock.advance(INVISIBLE_S)
+    assert bodies(await popper.pop()) == [b"m%d" % n for n in range(9)]
+
+
+async def test_a_journal_that_knows_more_than_the_log(ask, popper, start_broker, connect):
+    await sent(ask, 2)
+    await popper.pop()
+    path = ask.broker.config.store.root / "config" / "pop.journal"
+    await ask.broker.abort()
+    with path.open("ab") as file:  # the log has lost these when power failed
+        file.write(frame(["given", "g", "orders", 0, 5, 1, 2, [2, 3, 4], ""]))
+    again = Popper(await connect(await start_broker(like=ask.broker)))
+    await sent(again.ask, 2)
+    assert bodies(await again.pop()) == [b"m0", b"m1"]
+
+
+async def test_a_suspended_message_is_not_counted(ask, popper, clock):
+    await sent(ask, 1)
+    ((_, handle),) = await popper.pop()
+    answer = await ask(200053, {**popper.receipt_ext(handle), "invisibleTime": "1000", "suspend": "true"})
+    assert answer.code == 0
+    clock.advance(1)
+    ((message, _),) = await popper.pop()
+    assert message.reconsume_times == 0
+
+
+async def test_a_reset_to_where_the_group_is(ask, popper):
+    await sent(ask, 3)
+    await popper.pop(count=2)
+    ask.broker.offsets.reset("g", "orders", 0, 0)
+    assert bodies(await popper.pop()) == [b"m0", b"m1", b"m2"]
+
+
+async def test_too_many_acknowledgements_in_one_request(ask):
+    entry = {"c": "g", "t": "orders", "so": 0, "q": 0, "pt": 1, "b": "AQ=="}
+    assert (await ask(200151, {}, json.dumps({"acks": [entry] * 1001}).encode())).code == 13
+    huge = {**entry, "b": base64.b64encode(b"\xff" * 20_000).decode()}
+    assert (await ask(200151, {}, json.dumps({"acks": [huge]}).encode())).code == 13
+
+
+async def test_large_messages_in_order_fit_into_an_answer(ask, popper, clock):
+    for _ in range(6):
+        await ask.send("orders", bytes(1_000_000))
+    await popper.pop(count=2)
+    await popper.pop(count=2)
+    await popper.pop(count=2)
+    clock.advance(INVISIBLE_S)
+    found = await popper.pop(order="true")
+    assert 1 <= len(found) < 6
+    assert found[0][0].queue_offset == 0
+
+
 def test_records_of_a_journal():
     records = [["given", "g", "t", n, [1, 2, 3]] for n in range(3)]
     data = b"".join(frame(record) for record in records)
@@ -613,12 +703,35 @@ def test_records_of_a_journal():
     assert list(frames(b"\0" * 100)) == []
 
 
-def test_a_queue_beside_a_simple_model():
+def test_a_message_that_nobody_finishes_does_not_let_the_state_grow():
+    queue = PopQueue(0)
+    for offset in range(20_000):
+        queue.give([offset], 1_000, 61_000)
+        queue.next = offset + 1
+        if offset:
+            assert queue.acknowledge(offset, 1_000)
+    assert len(queue._order) + len(queue._due) < 5_000
+    for _ in range(5_000):
+        flight = queue.give_again(0, 1_000, 61_000)
+    assert len(queue._due) < 5_000
+    assert queue.floor == 0
+    assert queue.take_due(61_000) == 0
+    assert queue.acknowledge(0, flight.popped_ms)
+    assert queue.floor == 20_000
+
+
+def test_a_queue_beside_a_simple_model(monkeypatch):
+    monkeypatch.setattr(state_module, "_SLACK", 3)
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     queue, now, given, done = PopQueue(0), 1_000, {}, set()
     for _ in range(3000):
-        match rng.randrange(4):
+        match rng.randrange(5):
+            case 4 if given:
+                offset = rng.choice(sorted(given))
+                assert queue.change(offset, given[offset][0] - 1, now, now, orderly=False) is None, seed
+                flight = queue.change(offset, given[offset][0], now, now + 40, orderly=False)
+                given[offset] = (flight.popped_ms, now + 40)
             case 0:
                 offsets = range(queue.next, queue.next + rng.randrange(1, 4))
                 queue.give(offsets, now, now + 50)

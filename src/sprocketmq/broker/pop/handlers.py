@@ -1,5 +1,6 @@
 """Pops, peeks, notifications, and how many wait (codes 200050, 200052, 200054 and 200055); ``receipts.py`` has the other requests."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -151,6 +152,12 @@ class PopHandlers:
         self._waiters.close()
         self._popping.stopped()
         self._journal.close()
+
+    def discard(self) -> None:
+        """Forget the state: this broker is a slave, and where groups go on is the master's business."""
+        self._popping.clear()
+        with contextlib.suppress(OSError):
+            self._journal.remove()
 
     def abandon(self) -> None:
         """Stop as a killed process does: what is not written is lost."""

@@ -47,7 +47,9 @@ def frames(data: bytes) -> Iterator[tuple[list[Any], int]]:
 
 
 class Journal:
-    """The file at ``path``. ``soon(call)`` runs ``call`` at the end of this turn of the event loop."""
+    """The file at ``path``. ``soon(call)`` runs ``call`` at the end of this turn of the event loop; ``snapshot()`` yields all records."""
+
+    snapshot: Callable[[], Iterable[list[Any]]]
 
     def __init__(self, path: str, fs: FileSystem, *, soon: Callable[[Callable[[], None]], object]) -> None:
         self._path = path
@@ -56,6 +58,8 @@ class Journal:
         self._file: File | None = None
         self._size = 0
         self._rewrite_at = REWRITE_BYTES
+        # A write has failed: what follows may only stand in a new file.
+        self._torn = False
         self._pending: list[bytes] = []
         self._answers: list[Callable[[OSError | SprocketError | None], None]] = []
 
@@ -89,32 +93,51 @@ class Journal:
         self._answers.append(answer)
 
     def write(self) -> None:
-        """Write what was appended, and answer."""
+        """Write what was appended, and answer. After a write that failed only a whole snapshot is written: the file has no gap."""
         answers, self._answers = self._answers, []
         data = b"".join(self._pending)
         self._pending.clear()
         failure: OSError | SprocketError | None = None
-        if data:
+        if data or self._torn:
             try:
-                if self._file is None:
-                    self._open()
-                assert self._file is not None
-                self._file.pwrite(data, self._size)
-                self._size += len(data)
+                if self._torn:
+                    self._rewrite(self.snapshot())
+                    self._torn = False
+                else:
+                    self._append(data)
             except (OSError, SprocketError) as e:
                 event(log, logging.ERROR, "pop_journal_failed", path=self._path, reason=e)
+                self._torn = True
                 failure = e
         for answer in answers:
             answer(failure)
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        self._file.pwrite(data, self._size)
+        self._size += len(data)
+
+    def remove(self) -> None:
+        """Remove the file, and what was to be written. Raises OSError."""
+        self._pending.clear()
+        self._close_file()
+        self._size, self._torn = 0, False
+        if self._fs.exists(self._path):
+            self._fs.unlink(self._path)
 
     def _open(self) -> None:
         self._fs.make_dirs(str(PurePosixPath(self._path).parent))
         self._file = self._fs.open(self._path, create=True)
         self._file.truncate(self._size)
 
-    def replace(self, records: Iterable[list[Any]]) -> None:
-        """Replace the file by one with ``records``. Raises OSError and SprocketError; the old file stays then."""
+    def replace(self) -> None:
+        """Replace the file by a snapshot. Raises OSError and SprocketError; the old file stays then."""
         self.write()
+        self._rewrite(self.snapshot())
+
+    def _rewrite(self, records: Iterable[list[Any]]) -> None:
         data = b"".join([frame(record) for record in records])
         fresh = f"{self._path}.new"
         self._fs.make_dirs(str(PurePosixPath(self._path).parent))
@@ -131,7 +154,7 @@ class Journal:
 
     def close(self) -> None:
         """Write what was appended and close the file."""
-        if self._pending or self._answers:
+        if self._pending or self._answers or self._torn:
             self.write()
         self._close_file()
 

@@ -1,7 +1,6 @@
 """What one pop takes: messages that have become visible again, then new ones, of one queue or of all."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -44,6 +43,7 @@ class Popping:
         self._store = store
         self._offsets = offsets
         self._journal = journal
+        journal.snapshot = self.snapshot
         self._max_bytes = max_bytes
         self._clock = clock
         self._queues: dict[_Key, PopQueue] = {}
@@ -58,6 +58,7 @@ class Popping:
             clean = record[0] == "stopped"
             self._apply(record)
         for (group, topic, queue_id), queue in self._queues.items():
+            queue.end_at(self._store.max_offset(topic, queue_id))
             queue.committed = queue.floor
             committed = self._offsets.get(group, topic, queue_id)
             # After a kill the table may be some seconds old; any other offset in it is somebody's decision.
@@ -101,7 +102,7 @@ class Popping:
     def keep_short(self) -> None:
         """Replace the journal when it has grown. Raises OSError and SprocketError."""
         if self._journal.wants_snapshot:
-            self._journal.replace(self.snapshot())
+            self._journal.replace()
 
     def _put(self, key: _Key, queue: PopQueue) -> None:
         self._queues[key] = queue
@@ -119,9 +120,9 @@ class Popping:
         key = (group, topic, queue_id)
         queue = self._queues.get(key)
         committed = self._offsets.get(group, topic, queue_id)
-        if queue is not None and (committed is None or committed == queue.committed):
+        if queue is not None and committed == queue.committed and key not in self._offsets.resets:
             return queue
-        # A new one, or an administrator has moved the group: what it had been given counts no more.
+        # A new one; or an administrator has moved or deleted the group: what it had been given counts no more.
         start = self._first_offset(topic, queue_id, init_mode) if committed is None else committed
         queue = PopQueue(start)
         self._put(key, queue)
@@ -201,12 +202,12 @@ class Popping:
                 self._journal.append(["done", *key, [offset]])
                 continue
             flight = queue.give_again(offset, now, visible)
-            self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
             handle = f"{offset} {flight.popped_ms} {waiter.invisible_ms} 0 0 {self._broker_name} {key[2]} {offset}"
             try:
                 again: memoryview | bytes = delivered_again(record, handle, flight.first_ms, flight.times)
             except LocalProtocolError:  # its properties are as long as they may be: the answer's own place tells the rest
                 flight.popped_ms, again = now, record
+            self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
             found.append((offset, again))
             room -= len(again)
         found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
@@ -254,6 +255,8 @@ class Popping:
         found: list[tuple[int, memoryview | bytes]] = []
         visible = now + waiter.invisible_ms
         for offset in sorted(queue.flights)[:wanted]:
+            if found and room <= 0:
+                break
             record = self.message(key[1], key[2], offset)
             if record is None:
                 queue.drop(offset)
@@ -265,7 +268,7 @@ class Popping:
             self._journal.append(["again", *key, offset, now, visible, flight.times])
             found.append((offset, record))
             room -= len(record)
-        if not repeated or not found:
+        if not found or (not repeated and len(found) == len(queue.flights)):
             found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
         return found
 
@@ -284,7 +287,7 @@ class Popping:
         for queue_id in _queues_of(waiter):
             queue = self.find(group, topic, queue_id)
             committed = self._offsets.get(group, topic, queue_id)
-            if queue is None or (committed is not None and committed != queue.committed):
+            if queue is None or committed != queue.committed:
                 # A look begins nothing: the group's first pop says where.
                 queue = PopQueue(self._first_offset(topic, queue_id, waiter.init_mode) if committed is None else committed)
             due = queue.next_due_ms
@@ -307,24 +310,21 @@ class Popping:
             self._commit(group, topic, queue_id, queue)
         return len(done)
 
-    def change(self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int, invisible_ms: int, *, orderly: bool) -> int | None:
-        """Have a message become visible again after ``invisible_ms``; return the time of its new receipt, None for an old receipt."""
+    def change(
+        self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int, invisible_ms: int, *, orderly: bool, counts: bool
+    ) -> int | None:
+        """Have a message become visible again after ``invisible_ms``; return the time of its new receipt, None for an old receipt.
+
+        Without ``counts`` this delivery is not counted.
+        """
         queue = self.find(group, topic, queue_id)
         now = self._clock.time_ms()
         flight = None if queue is None else queue.change(offset, popped_ms, now, now + invisible_ms, orderly=orderly)
         if flight is None:
             return None
+        flight.times -= not counts
         self._journal.append(["again", group, topic, queue_id, offset, flight.popped_ms, flight.visible_ms, flight.times])
         return flight.popped_ms
-
-    @property
-    def in_flight(self) -> Counter[tuple[str, str]]:
-        """The messages that are invisible, by group and topic."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for (group, topic, _), queue in self._queues.items():
-            if queue.flights:
-                counts[group, topic] += len(queue.flights)
-        return counts
 
 
 def _queues_of(waiter: PopWaiter) -> list[int]:

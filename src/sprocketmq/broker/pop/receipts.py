@@ -119,7 +119,14 @@ class ReceiptHandlers:
         invisible_ms = checked_invisible(header.invisible_time_ms)
         topic = self._place(header.topic, header.queue_id, header.offset, end=0)
         popped_ms = self._popping.change(
-            header.consumer_group, topic.name, header.queue_id, header.offset, receipt.popped_ms, invisible_ms, orderly=receipt.orderly
+            header.consumer_group,
+            topic.name,
+            header.queue_id,
+            header.offset,
+            receipt.popped_ms,
+            invisible_ms,
+            orderly=receipt.orderly,
+            counts=not header.suspend,
         )
         if popped_ms is None:
             raise PopRefused(

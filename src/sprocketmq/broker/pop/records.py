@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from sprocketmq.broker.query import singles_of
+from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import FIRST_POP_TIME, POP_CK, encode_properties
 from sprocketmq.protocol.records import Record, encode_record
@@ -23,10 +24,13 @@ def messages_in(
 ) -> Iterator[tuple[int, memoryview | bytes]]:
     """Yield the messages of a read from a queue offset on, each with its own; those of batches as records of their own.
 
-    Raises RemoteProtocolError for a batch that cannot be taken apart.
+    A batch that cannot be taken apart is one message: its consumer sees the damage, and the queue goes on.
     """
     for record in records_in(buffers):
-        singles = singles_of(record, first_offset=first_offset)
+        try:
+            singles = singles_of(record, first_offset=first_offset)
+        except RemoteProtocolError:
+            singles = None
         if singles is None:
             yield Record(record, 0, len(record)).queue_offset, record
             continue

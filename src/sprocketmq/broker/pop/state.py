@@ -18,6 +18,8 @@ from typing import Any
 
 # Messages of one queue that one group may have and not have acknowledged; no more are popped from it until some are.
 MAX_IN_FLIGHT = 10_000
+# What is done leaves entries behind, which are dropped when they outnumber the others by this.
+_SLACK = 1_024
 
 
 class Flight:
@@ -35,7 +37,7 @@ class Flight:
 class PopQueue:
     """The state of one group at one queue. ``committed`` is the floor as it was last committed."""
 
-    __slots__ = ("_due", "_order", "_ready", "attempt_id", "committed", "flights", "next")
+    __slots__ = ("_due", "_order", "_ready", "_visible", "attempt_id", "committed", "flights", "next")
 
     def __init__(self, start: int) -> None:
         self.next = start
@@ -45,6 +47,8 @@ class PopQueue:
         self.attempt_id = ""
         self._order: deque[int] = deque()
         self._due: list[tuple[int, int]] = []
+        # The offsets that have become visible again, and a heap of them that may have more.
+        self._visible: set[int] = set()
         self._ready: list[int] = []
 
     @property
@@ -76,7 +80,7 @@ class PopQueue:
     def _first_ready(self) -> int | None:
         ready = self._ready
         while ready:
-            if ready[0] in self.flights:
+            if ready[0] in self._visible:
                 return ready[0]
             heappop(ready)
         return None
@@ -89,6 +93,17 @@ class PopQueue:
             self.flights[offset] = Flight(popped_ms, visible_ms)
             self._order.append(offset)
             heappush(self._due, (visible_ms, offset))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Drop the entries of messages that are done, when they are many."""
+        flights = self.flights
+        most = 2 * len(flights) + _SLACK
+        if len(self._order) > most:
+            self._order = deque(sorted(flights))
+        if len(self._due) > most:
+            self._ready = sorted(self._visible)
+            self._due = sorted((flight.visible_ms, offset) for offset, flight in flights.items() if offset not in self._visible)
 
     def take_due(self, now_ms: int) -> int | None:
         """Return the lowest offset that has become visible again, which the caller gives again or drops."""
@@ -96,16 +111,14 @@ class PopQueue:
         while due and due[0][0] <= now_ms:
             visible_ms, offset = heappop(due)
             flight = self.flights.get(offset)
-            if flight is not None and flight.visible_ms == visible_ms:
+            if flight is not None and flight.visible_ms == visible_ms and offset not in self._visible:
+                self._visible.add(offset)
                 heappush(self._ready, offset)
-        offset_or_none = self._first_ready()
-        if offset_or_none is not None:
+        first = self._first_ready()
+        if first is not None:
             heappop(self._ready)
-        return offset_or_none
-
-    def put_back(self, offset: int) -> None:
-        """Have ``take_due`` return an offset again that could not be given."""
-        heappush(self._ready, offset)
+            self._visible.discard(first)
+        return first
 
     def give_again(self, offset: int, popped_ms: int, visible_ms: int) -> Flight:
         """Note that a message is given again."""
@@ -115,6 +128,7 @@ class PopQueue:
         flight.visible_ms = visible_ms
         flight.times += 1
         heappush(self._due, (visible_ms, offset))
+        self._tidy()
         return flight
 
     # --- receipts ---
@@ -124,23 +138,32 @@ class PopQueue:
         flight = self.flights.get(offset)
         if flight is None or flight.popped_ms != popped_ms:
             return False
-        del self.flights[offset]
+        self.drop(offset)
         return True
 
     def drop(self, offset: int) -> None:
         """Forget a message that is not there any more."""
         self.flights.pop(offset, None)
+        self._visible.discard(offset)
 
     def change(self, offset: int, popped_ms: int, now_ms: int, visible_ms: int, *, orderly: bool) -> Flight | None:
         """Have a message become visible at another time; None when this receipt is not the last one of the message."""
         flight = self.flights.get(offset)
         if flight is None or flight.popped_ms != popped_ms:
             return None
+        self._visible.discard(offset)
         if not orderly:
             flight.popped_ms = max(now_ms, flight.popped_ms + 1)
         flight.visible_ms = visible_ms
         heappush(self._due, (visible_ms, offset))
+        self._tidy()
         return flight
+
+    def end_at(self, end: int) -> None:
+        """Forget what is behind the end of the queue: a crash of the machine took these messages, and others get their offsets."""
+        self.next = min(self.next, end)
+        for offset in [offset for offset in self.flights if offset >= end]:
+            self.drop(offset)
 
     # --- as it is kept ---
 

@@ -166,9 +166,11 @@ class PopWaiters:
 
     def _tick(self) -> None:
         self._timer = None
-        self.expire()
-        if self.count:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        try:
+            self.expire()
+        finally:
+            if self.count:
+                self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def expire(self) -> None:
         """Answer the pops whose time is over, and wake those of topics with messages that became visible again."""

@@ -8,7 +8,8 @@ import msgspec
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.ranges import Int32, Int64
 
-# Offsets that one acknowledgement may be about.
+# What one request may acknowledge: entries, and offsets of all of them.
+MAX_ENTRIES = 1_000
 MAX_OFFSETS = 1 << 16
 
 _SHORT_NAMES = {
@@ -35,13 +36,11 @@ class AckEntry(msgspec.Struct):
     bits: str = msgspec.field(name="b")
 
     def offsets(self) -> list[int]:
-        """Return the offsets. Raises RemoteProtocolError for bits that cannot be read, or too many."""
+        """Return the offsets. Raises RemoteProtocolError for bits that cannot be read."""
         try:
             bits = base64.b64decode(self.bits, validate=True)
         except (binascii.Error, ValueError):
             raise RemoteProtocolError("the bit set of an acknowledgement is not Base64") from None
-        if len(bits) * 8 > MAX_OFFSETS:
-            raise RemoteProtocolError(f"an acknowledgement is about at most {MAX_OFFSETS} offsets")
         return [self.start + 8 * i + bit for i, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1]
 
 
@@ -49,6 +48,9 @@ def decode_acks(body: bytes | memoryview) -> list[AckEntry]:
     """Return the entries of a body, which has short names or long ones. Raises RemoteProtocolError for another one."""
     try:
         acks = [{_SHORT_NAMES.get(name, name): value for name, value in ack.items()} for ack in msgspec.json.decode(body)["acks"]]
-        return msgspec.convert(acks, list[AckEntry])
+        entries = msgspec.convert(acks, list[AckEntry])
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as e:
         raise RemoteProtocolError(f"the body is no list of acknowledgements: {e}") from None
+    if len(entries) > MAX_ENTRIES or sum(len(entry.bits) for entry in entries) * 6 > MAX_OFFSETS + 16 * MAX_ENTRIES:
+        raise RemoteProtocolError(f"a request acknowledges at most {MAX_ENTRIES} pops and {MAX_OFFSETS} offsets: send several")
+    return entries
