@@ -82,6 +82,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "faults/test_sends.py": "_client",
         "unit/broker/test_clients.py": "_of",
         "unit/broker/test_locks.py": "_groups",
+        "unit/broker/test_pop.py": "_due _order",
         "unit/broker/test_replication_master.py": "_transport",
         "unit/broker/test_replication_stream.py": "_marks",
         "unit/client/send/test_encoding.py": "_heads _tails",

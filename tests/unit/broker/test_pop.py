@@ -4,16 +4,18 @@ import base64
 import errno
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from sprocketmq.broker.pop import journal as journal_module
 from sprocketmq.broker.pop import state as state_module
-from sprocketmq.broker.pop.journal import Journal, frame, frames
+from sprocketmq.broker.pop.journal import frame, frames
 from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
+from sprocketmq.storage import fs
 from sprocketmq.testing import eventually
 
 INVISIBLE_S = 30
@@ -621,25 +623,28 @@ async def test_a_write_that_fails_leaves_no_gap(start_broker, connect, clock, mo
     popper = Popper(await connect(broker))
     await sent(popper.ask, 9)
     assert bodies(await popper.pop(count=3)) == [b"m0", b"m1", b"m2"]
-    append, rewrite = Journal._append, Journal._rewrite
+    full = set()
+    pwrite = fs.RealFile.pwrite
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def write(file, data, offset):
+        if Path(file.path).name in full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        pwrite(file, data, offset)
 
-    monkeypatch.setattr(Journal, "_append", full)
-    monkeypatch.setattr(Journal, "_rewrite", full)
+    monkeypatch.setattr(fs.RealFile, "pwrite", write)
+    full |= {"pop.journal", "pop.journal.new"}
     assert (await popper.ask(200050, pop_ext(broker, count=3))).code == 1
-    monkeypatch.setattr(Journal, "_append", append)
+    full.discard("pop.journal")
     assert (await popper.ask(200050, pop_ext(broker, count=3))).code == 1  # still: an append would leave a gap
     await broker.abort()
-    monkeypatch.setattr(Journal, "_rewrite", rewrite)
+    full.clear()
     broker = await start_broker(like=broker)
     popper = Popper(await connect(broker))
     assert bodies(await popper.pop(count=2)) == [b"m3", b"m4"]
-    monkeypatch.setattr(Journal, "_append", full)
+    full.add("pop.journal")
     assert (await popper.ask(200050, pop_ext(broker, count=2))).code == 1
-    monkeypatch.setattr(Journal, "_append", append)
     assert bodies(await popper.pop(count=2)) == [b"m7", b"m8"]  # with a whole snapshot
+    full.clear()
     await broker.abort()
     popper = Popper(await connect(await start_broker(like=broker)))
     clock.advance(INVISIBLE_S)
