@@ -64,8 +64,6 @@ def not_done(key: str, value: str) -> str:
         return f"this broker has no lite topics; leave out +{key}"
     if key == MESSAGE_TYPE and value == "LITE":
         return f"this broker has no lite topics; choose another {key}"
-    if key == MESSAGE_TYPE and value == "TRANSACTION":
-        return f"this broker has no transactions; choose another {key}"
     return ""
 
 

@@ -72,6 +72,13 @@ class BrokerConfig:
     clean_interval_s: float = 10.0
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
+    # Transactions. A producer is asked about one that has had no outcome for ``transaction_timeout_s``, or for as long as its message says,
+    # then every ``transaction_check_interval_s``; after ``transaction_check_max`` times the message is put aside. ``reject_transactions``
+    # refuses all of them.
+    transaction_timeout_s: float = 6.0
+    transaction_check_interval_s: float = 30.0
+    transaction_check_max: int = 15
+    reject_transactions: bool = False
     region: str = field(default="DefaultRegion")
     # Replication. A master with ``ha_port`` None has no listener for slaves and announces none; 0 takes any free port, and so does a slave
     # without a port when it is promoted.
@@ -143,6 +150,9 @@ class BrokerConfig:
             ("clean_interval_s", self.clean_interval_s, 0.01, 3600.0),
             ("register_interval_s", self.register_interval_s, 1.0, 60.0),
             ("save_offsets_interval_s", self.save_offsets_interval_s, 0.01, 3600.0),
+            ("transaction_timeout_s", self.transaction_timeout_s, 0.05, 86_400.0),
+            ("transaction_check_interval_s", self.transaction_check_interval_s, 0.05, 86_400.0),
+            ("transaction_check_max", self.transaction_check_max, 1, 10_000),
             ("ha_port", self.ha_port or 0, 0, 65535),
             ("in_sync_replicas", self.copies_to_wait_for, 1, MAX_COPIES_OF_LOG),
             ("slave_timeout_s", self.slave_timeout_s, 0.001, 3600.0),

@@ -34,10 +34,13 @@ from sprocketmq.broker.send import SendHandlers
 from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.stats import Stats
 from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.broker.transactions.checking import TransactionChecks
+from sprocketmq.broker.transactions.service import TransactionService
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address
+from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.storage.config import ConfigFile
@@ -171,6 +174,17 @@ class BrokerParts(ABC):
             room=self.cleaning,
             arrivals=self.arrivals,
         )
+        self.transactions = TransactionService(
+            config, self.store, self.topics, self.offsets, self.delays, self.staged, self.counters, clock=clock
+        )
+        self.checks = TransactionChecks(
+            config,
+            self.transactions,
+            self.clients,
+            may_send=self.may_send,
+            writable=lambda: self.cleaning.writable,
+            clock=clock,
+        )
         self.sends = SendHandlers(
             config,
             self.store,
@@ -181,6 +195,7 @@ class BrokerParts(ABC):
             flusher=self.flusher,
             room=self.cleaning,
             delays=self.delays,
+            transactions=self.transactions,
             dead_letter=self.retry_rules.dead_letter,
             saved=self.files.topics.saving,
         )
@@ -221,6 +236,10 @@ class BrokerParts(ABC):
     @abstractmethod
     def role_changed(self) -> None:
         """Answer requests as the role says from now on."""
+
+    @abstractmethod
+    def may_send(self, conn: ServerConnection, topic: str) -> bool:
+        """Tell whether the user of a connection may send to a topic; everybody may without access control."""
 
     @property
     def address(self) -> str:

@@ -22,6 +22,7 @@ from sprocketmq.broker.replies.handlers import ReplyHandlers
 from sprocketmq.broker.retry import RetryHandlers
 from sprocketmq.broker.runtime import RuntimeHandlers
 from sprocketmq.broker.time_spans import TimeSpanHandlers
+from sprocketmq.broker.transactions.handlers import TransactionHandlers
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.command import Command
@@ -134,6 +135,7 @@ class RequestTable:
                 parts.counters,
                 allows=allows,
             ).handlers(),
+            **TransactionHandlers(parts.transactions, parts.staged, clock=clock, allows=allows).handlers(),
             **ReplyHandlers(
                 config, parts.topics, parts.clients, parts.counters, parts.background, address=lambda: parts.address, clock=clock
             ).handlers(),

@@ -12,11 +12,12 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, BrokerCounters
+from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, TRANSACTION, BrokerCounters
 from sprocketmq.broker.new_topics import NewTopics
 from sprocketmq.broker.send_rules import OVERLOAD, SendRefused, SendRules, of_dead_letter, property_value
 from sprocketmq.broker.staged_sends import Room, StagedSends, Stored
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
+from sprocketmq.broker.transactions.service import TransactionService
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import (
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 class SendHandlers:
     """Check sends and stage them into the store and into ``staged``, which commits and answers them.
 
-    ``saved`` returns the task that ends when the topic table is on disk. ``delays`` takes delayed messages. ``dead_letter`` returns the
-    dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
+    ``saved`` returns the task that ends when the topic table is on disk. ``delays`` takes delayed messages, ``transactions`` half ones. ``dead_letter``
+    returns the dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SendHandlers:
         flusher: Flusher[Stored],
         room: Room,
         delays: DelayService,
+        transactions: TransactionService,
         dead_letter: Callable[[SendHeader], Topic | None],
         saved: "Callable[[], asyncio.Task[None]]",
     ) -> None:
@@ -68,6 +70,7 @@ class SendHandlers:
         self._acks = flusher.acks
         self._room = room
         self._delays = delays
+        self._transactions = transactions
         self._dead_letter = dead_letter
         self._unavailable = staged.unavailable
         self.new_topics = NewTopics(
@@ -149,15 +152,16 @@ class SendHandlers:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
         sys_flag, flag = header.sys_flag, header.flag
         if sys_flag:
-            sys_flag = self._rules.checked_sys_flag(sys_flag)
+            sys_flag = self._rules.checked_sys_flag(sys_flag, header.properties)
             if sys_flag & SYSFLAG_COMPRESSED and self._counts_compression:
                 self._counters.compressed.add(body, sys_flag)
         sys_flag |= topic.sys_flag
         times = header.reconsume_times or 0
         born = header.born_timestamp_ms
         properties = header.properties
+        half = False
         if "_MSG" in properties:  # TRAN_MSG, _SYS_MSG_PRIORITY_
-            queue_id, properties = self._rules.placed(topic, queue_id, properties, times, batch=bool(header.batch))
+            queue_id, properties, half = self._rules.placed(topic, queue_id, properties, times, batch=bool(header.batch))
         if topic.retry_group is not None and not header.batch and (dead := self._dead_letter(header)) is not None:
             origin = self._topics.get(property_value(properties, "RETRY_TOPIC\x01") or "") or topic
             self._counters.of_group(origin, dead.name.removeprefix(DLQ_PREFIX)).dead_letters += 1
@@ -174,7 +178,9 @@ class SendHandlers:
             return
 
         level = due_ms = 0
-        if "DELAY\x01" in properties or "TIMER_" in properties:
+        if half:
+            pass  # its delay begins when it is committed
+        elif "DELAY\x01" in properties or "TIMER_" in properties:
             level, due_ms, properties = self._rules.delay_asked(properties)
         properties = self._completed(properties)
         uniq = property_value(properties, "UNIQ_KEY\x01")
@@ -184,7 +190,7 @@ class SendHandlers:
         stored = (properties + self._added).encode()
         if len(stored) > MAX_PROPERTIES_LENGTH:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        if level or due_ms:
+        if level or due_ms or half:
             pairs = decode_properties(stored)
             more: dict[str, Any] = {
                 "flag": flag,
@@ -193,6 +199,15 @@ class SendHandlers:
                 "born_host": conn.peer_host,
                 "reconsume_times": times,
             }
+            if half:
+                parked_in, queue_offset, log_offset = self._transactions.stage(
+                    topic, queue_id, body, pairs, group=header.producer_group, host=self._rules.host, **more
+                )
+                size = self._store.commitlog_staged_offset - log_offset
+                staged.sends.append((conn, command, parked_in, queue_id, queue_offset, log_offset, uniq, 0, 0, TRANSACTION, size, waits))
+                if waits:
+                    self._acks.hold()
+                return
             delay_s = self._delays.delay_s(level) if level else due_ms / 1000 - self._delays.time.now_ms() / 1000
             self._counters.of_topic(topic).note_delay(delay_s, timed=not level)
             if level:

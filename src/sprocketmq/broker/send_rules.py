@@ -11,6 +11,7 @@ from sprocketmq.protocol.codes import (
     SYSFLAG_NEED_UNWRAP,
     SYSFLAG_STORE_HOST_V6,
     SYSFLAG_TRANSACTION_MASK,
+    SYSFLAG_TRANSACTION_PREPARED,
     ResponseCode,
 )
 from sprocketmq.protocol.properties import (
@@ -50,6 +51,8 @@ NOT_DONE = {
 }
 NO_RECALL = "this broker does not recall delayed messages, send the message without the property TIMER_DEL_UNIQKEY"
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
+NOT_HALF = "the system flag says that the message is part of a transaction: half of one has the flag 4 and the property TRAN_MSG=true"
+HALF_BATCH = "a batch, or a message of one, cannot be half of a transaction: send the message by itself"
 DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"
 
 
@@ -109,33 +112,33 @@ class SendRules:
             pairs.pop(name, None)
         return encode_properties(pairs).decode()
 
-    def checked_sys_flag(self, sys_flag: int) -> int:
-        if sys_flag & SYSFLAG_TRANSACTION_MASK:
-            raise self._no_transactions()
+    def checked_sys_flag(self, sys_flag: int, properties: str) -> int:
+        """Return the system flag as it is stored. Raises SendRefused."""
+        if state := sys_flag & SYSFLAG_TRANSACTION_MASK:
+            if state != SYSFLAG_TRANSACTION_PREPARED or not is_half(decode_properties(properties.encode())):
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, NOT_HALF)
+            sys_flag -= state
         if sys_flag & _BROKER_BITS:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self.too_large)
         return sys_flag & ~_HOST_BITS
 
-    def _no_transactions(self) -> SendRefused:
-        remark = f"the broker[{self.host}] sending transaction message is forbidden: this broker has no transactions"
-        return SendRefused(ResponseCode.NO_PERMISSION, remark)
-
-    def placed(self, topic: Topic, queue_id: int, properties: str, times: int, *, batch: bool) -> tuple[int, str]:
-        """Return the queue of a message that may have a priority, and its properties. Raises SendRefused for half of a transaction.
+    def placed(self, topic: Topic, queue_id: int, properties: str, times: int, *, batch: bool) -> tuple[int, str, bool]:
+        """Return the queue of a message that may have a priority, its properties, and whether it is half of a transaction.
 
         As in the reference a priority counts whatever the topic's message.type, comes before the queue that was asked for, and is dropped
         from delayed messages and those with an ordering key; a batch stays in its queue.
         """
         pairs = decode_properties(properties.encode())
-        if is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0):  # else it is committed already, and a retry
-            raise self._no_transactions()
+        half = is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0)  # else it is committed already, and a retry
+        if half and batch:
+            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, HALF_BATCH)
         priority = priority_of(pairs)
         if batch or priority < 0:
-            return queue_id, properties
+            return queue_id, properties, half
         if SHARDING_KEY in pairs or DELAY in pairs or any(name in pairs for name in _TIMER_PROPERTIES):
             del pairs[PRIORITY]
-            return queue_id, encode_properties(pairs).decode()
-        return min(priority, topic.write_queues - 1), properties
+            return queue_id, encode_properties(pairs).decode(), half
+        return min(priority, topic.write_queues - 1), properties, half
 
     def delay_asked(self, properties: str) -> tuple[int, int, str]:
         """Return the delay level and the delivery time (ms) a message asks for, 0 for none, and its properties. Raises SendRefused."""
@@ -170,7 +173,7 @@ class SendRules:
         for index, entry in enumerate(split_batch(body)):
             pairs = decode_properties(entry.properties)
             if is_half(pairs):
-                raise self._no_transactions()
+                raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, HALF_BATCH)
             level, due_ms, _ = self.delay_asked(entry.properties.decode())
             if level or due_ms:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, DELAYED_MEMBER % index)

@@ -30,6 +30,7 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.credentials import ACCESS_KEY
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.security.guard import SecurityGuard
+from sprocketmq.security.requirements import PUB, topic_context
 from sprocketmq.storage.fs import REAL_FS, FileSystem, mapped_file_bytes
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,14 @@ class Broker(BrokerParts):
     def role_changed(self) -> None:
         """Answer requests as the role says from now on."""
         self._handlers = {**self._requests.handlers, **slave_refusals(self.role)} if self.role.is_slave else self._requests.handlers
-        if self.role.is_slave and self.running:
+        if not self.running:
+            return
+        if self.role.is_slave:
             self.pops.discard()
+            self.checks.stop()
+        else:
+            self.transactions.open()
+            self.checks.start()
 
     @property
     def connection_count(self) -> int:
@@ -124,6 +131,7 @@ class Broker(BrokerParts):
                 await self.replication.start()  # before the registration, which tells where it listens for slaves
                 self.delays.start()
                 self.files.save_delays()
+                self.checks.start()
             self._housekeeping()
             self.cleaning.start()
             await self.registrar.start(self.address)
@@ -157,6 +165,7 @@ class Broker(BrokerParts):
         if self.replication.replicates:
             self.replication.begin_epoch(report)
         self.pops.open()
+        self.transactions.open()
         remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
@@ -202,6 +211,7 @@ class Broker(BrokerParts):
         await self.files.drain()
         await self.background.close()
         self.delays.stop()
+        self.checks.stop()
         self.staged.close()
         await self.flusher.drain()
         await self.replication.stop()
@@ -230,6 +240,7 @@ class Broker(BrokerParts):
         await self.cleaning.stop()
         await self.background.close()
         self.delays.stop()
+        self.checks.stop()
         await self.replication.stop()
         self.registrar.abort()
         if self.metrics is not None:
@@ -247,7 +258,7 @@ class Broker(BrokerParts):
     # --- periodic work ---
 
     def _housekeeping(self) -> None:
-        self.background.every(self.config.save_offsets_interval_s, self.files.save_offsets, "offset saves")
+        self.background.every(self.config.save_offsets_interval_s, self._save_progress, "offset saves")
         self.background.every(SAMPLE_INTERVAL_S, self._sample, "rates")
         self.background.every(SAMPLE_INTERVAL_S, self.expire_clients, "silent clients")
         # Flushes the queues and advances the recovery point; recovery after a crash reads what was written since.
@@ -256,6 +267,11 @@ class Broker(BrokerParts):
         self.background.every(SAMPLE_INTERVAL_S, self.pops.keep_short, "the journal of pops")
         if self.guard is not None:
             self.guard.start(self.background)
+
+    def _save_progress(self) -> None:
+        if not self.role.is_slave:
+            self.transactions.note_progress()
+        self.files.save_offsets()
 
     async def _unmap_log(self) -> None:
         if mapped_file_bytes() > MAX_MAPPED_BYTES:
@@ -299,6 +315,10 @@ class Broker(BrokerParts):
         self._requests.clients.disconnected(conn)
 
     # --- from the guard ---
+
+    def may_send(self, conn: ServerConnection, topic: str) -> bool:
+        """Tell whether the user of a connection may send to a topic; everybody may without access control."""
+        return self.guard is None or self.guard.allows_user(conn, topic_context(topic, PUB))
 
     def _users_changed(self, names: set[str]) -> None:
         """Refuse the waiting pulls of users who may no longer make them; those who are no users any more leave their groups."""

@@ -208,13 +208,23 @@ class StagedSends:
         return self.waits
 
     def stage_answer(
-        self, conn: ServerConnection, command: Command, topic: Topic | None, queue_id: int, tag: int, *, size: int, waits: bool
+        self,
+        conn: ServerConnection,
+        command: Command,
+        topic: Topic | None,
+        queue_id: int,
+        tag: int,
+        *,
+        size: int,
+        waits: bool,
+        message_type: str = NORMAL,
     ) -> None:
         """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked.
 
         ``size`` is that of its record, 0 for an answer that waits for an older record.
         """
-        message_type = NORMAL if topic is not None else DELAY
+        if topic is None:
+            message_type = DELAY
         self.sends.append((conn, command, topic or self.schedule_topic, queue_id, 0, 0, None, tag, -1, message_type, size, waits))
         if waits:
             self._acks.hold()
@@ -236,6 +246,17 @@ class StagedSends:
             counters.of_topic(topic).timed_out += 1
         for topic, _, _ in arrivals:
             counters.of_topic(topic).of_type(DELAY).add(1, mean, [mean], 0.0)
+        self._wake(arrivals)
+
+    def stored(self, topic: Topic, queue_id: int, tag: int, size: int, message_type: str) -> None:
+        """Take note of a message of ``size`` bytes that the broker itself committed."""
+        self._flusher.wrote()
+        self._counters.put_messages += 1
+        self._counters.put_bytes += size
+        self._counters.of_topic(topic).of_type(message_type).add(1, size, [size], 0.0)
+        self._wake([(topic, queue_id, tag)])
+
+    def _wake(self, arrivals: list[Arrival]) -> None:
         if self._arrivals.late:
             self._arrivals.note_unseen(arrivals)
         if self._acks.replicas:

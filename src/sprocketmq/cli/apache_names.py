@@ -103,6 +103,10 @@ SETTINGS = {
     "registerNameServerPeriod": Setting("register_interval_s", seconds),
     "flushConsumerOffsetInterval": Setting("save_offsets_interval_s", seconds),
     "flushDelayOffsetInterval": Setting("save_offsets_interval_s", seconds),
+    "transactionTimeOut": Setting("transaction_timeout_s", seconds),
+    "transactionCheckInterval": Setting("transaction_check_interval_s", seconds),
+    "transactionCheckMax": Setting("transaction_check_max", whole),
+    "rejectTransactionMessage": Setting("reject_transactions", switch),
     "messageDelayLevel": Setting("message_delay_level", text),
     "flushDiskType": Setting("flush_disk_type", text),
     "flushIntervalCommitLog": Setting("flush_interval_s", seconds),
@@ -155,7 +159,6 @@ FIXED = {
     "traceOn": ("true", "messages say that they may be traced"),
     "brokerTopicEnable": ("true", "the topic named after the broker is always there"),
     "clusterTopicEnable": ("true", "the topic named after the cluster is always there"),
-    "rejectTransactionMessage": ("true", "there are no transactions"),
     "enablePropertyFilter": ("false", "there are no SQL filters"),
     "enableControllerMode": ("false", "there is no controller and no election: `sprocketmq failover` promotes a slave"),
     "enableDLegerCommitLog": ("false", "there is no controller and no election: `sprocketmq failover` promotes a slave"),
@@ -239,9 +242,9 @@ _REASONS = {
         metricsInDelta
         timerEnableCheckMetrics timerMetricSmallThreshold transactionMetricFlushInterval
     """,
-    "there are no transactions": """
-        endTransactionPoolQueueCapacity endTransactionThreadPoolNums transWriteOriginTransHalfEnable transactionCheckInterval
-        transactionCheckMax transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut waitTimeMillsInTransactionQueue
+    "the outcome of a transaction is stored at once, with its message": """
+        endTransactionPoolQueueCapacity endTransactionThreadPoolNums transWriteOriginTransHalfEnable
+        transactionOpBatchInterval transactionOpMsgMaxSize waitTimeMillsInTransactionQueue
     """,
     "there is no pop consumption": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity appendAckAsync appendCkAsync defaultMessageRequestMode

@@ -59,6 +59,10 @@ class Settings:
     max_held_pulls: int = 100_000
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
+    transaction_timeout_s: float = 6.0
+    transaction_check_interval_s: float = 30.0
+    transaction_check_max: int = 15
+    reject_transactions: bool = False
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
     flush_disk_type: str = "ASYNC_FLUSH"

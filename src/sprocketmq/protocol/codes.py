@@ -25,7 +25,9 @@ class RequestCode(IntEnum):
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
     CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
     GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
@@ -147,6 +149,7 @@ class ResponseCode(IntEnum):
     NO_MESSAGE = 208
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
+    ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
 
 
@@ -167,6 +170,14 @@ class LanguageCode(IntEnum):
     OMS = 11
     RUST = 12
     NODE_JS = 13
+
+
+class TransactionOutcome(IntEnum):
+    """How a transaction has ended, as far as its producer knows. Of UNKNOWN the broker asks again."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
 
 
 class SerializeType(IntEnum):
@@ -191,6 +202,7 @@ PERM_READ = 4
 SYSFLAG_COMPRESSED = 0x1
 SYSFLAG_MULTI_TAGS = 0x2
 SYSFLAG_TRANSACTION_MASK = 0xC
+SYSFLAG_TRANSACTION_PREPARED = 0x4
 SYSFLAG_TRANSACTION_COMMITTED = 0x8
 SYSFLAG_BORN_HOST_V6 = 0x10
 SYSFLAG_STORE_HOST_V6 = 0x20

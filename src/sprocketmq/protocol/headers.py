@@ -203,6 +203,35 @@ class SendBack(msgspec.Struct, rename="camel"):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
+class EndTransaction(msgspec.Struct, rename="camel"):
+    """How a transaction has ended (37): the offset of its half message in the queue of halves and in the log, and the outcome.
+
+    ``commit_or_rollback`` is a ``TransactionOutcome``.
+    """
+
+    producer_group: str
+    half_offset: Int64 = msgspec.field(name="tranStateTableOffset")
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    topic: str | None = None
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class CheckTransaction(msgspec.Struct, rename="camel"):
+    """A broker asks how a transaction has ended (39); the body is the half message as a record of its own topic."""
+
+    half_offset: Int64 = msgspec.field(name="tranStateTableOffset")
+    commit_log_offset: Int64
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
 class QueryConsumerOffset(msgspec.Struct, rename="camel"):
     consumer_group: str
     topic: str

@@ -16,6 +16,12 @@ REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 # Where our brokers park messages with a delivery time of their own; not the reference's rmq_sys_wheel_timer, whose files differ.
 TIMER_TOPIC = "rmq_sys_sprocketmq_timer"
+# Where half messages wait for the outcome of their transactions; which of them have one; those that nobody could tell about.
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARDED_HALVES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+# The group whose offsets say how far the queues of both are done with.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
 # Groups every broker has from the start.
 SYSTEM_GROUPS = (
@@ -26,7 +32,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
 SYSTEM_TOPICS = frozenset(
@@ -34,12 +40,12 @@ SYSTEM_TOPICS = frozenset(
         DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_TOPIC,
+        OP_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        DISCARDED_HALVES_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
         "CHECKPOINT_TOPIC",
@@ -51,11 +57,11 @@ SEND_FORBIDDEN_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_TOPIC,
+        OP_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        DISCARDED_HALVES_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }

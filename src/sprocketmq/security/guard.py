@@ -169,7 +169,14 @@ class SecurityGuard:
 
     def allows(self, conn: ServerConnection, command: Command, context: Context) -> bool:
         """Tell whether the user of an admitted request may do something more, which shows only while it is handled."""
-        account = self._account(command.ext.get(ACCESS_KEY, ""))
+        return self._may(command.ext.get(ACCESS_KEY, ""), conn, context)
+
+    def allows_user(self, conn: ServerConnection, context: Context) -> bool:
+        """Tell whether the user who made the last request on a connection may do something that the server does on its own."""
+        return self._may(conn.user or "", conn, context)
+
+    def _may(self, username: str, conn: ServerConnection, context: Context) -> bool:
+        account = self._account(username)
         if account is None:
             return False
         return not self._authorises or account.user.is_super or self._verdict(account, _host(conn), context) is Verdict.ALLOWED

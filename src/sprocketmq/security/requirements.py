@@ -26,7 +26,7 @@ from sprocketmq.security.resources import EVERY_NAME, ResourceType
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
-_PUB = frozenset({Action.PUB})
+PUB = frozenset({Action.PUB})
 SUB = frozenset({Action.SUB})
 _CREATE = frozenset({Action.CREATE})
 _UPDATE = frozenset({Action.UPDATE})
@@ -128,7 +128,7 @@ def _reply(field: str) -> Rule:
 
     def rule(command: Command, cluster: str) -> list[Context]:
         topic = _named(command.ext, field)
-        return [] if topic == f"{cluster}{REPLY_TOPIC_SUFFIX}" else [topic_context(topic, _PUB, SUB)]
+        return [] if topic == f"{cluster}{REPLY_TOPIC_SUFFIX}" else [topic_context(topic, PUB, SUB)]
 
     return rule
 
@@ -194,8 +194,8 @@ def _groups_to_create(command: Command, _: str) -> list[Context]:
     return [Context(_GROUP, config.group_name, _CREATE) for config in groups]
 
 
-_SENDS = _header(_topic(_PUB, retry=SUB))
-_SENDS_V2 = _header(_topic(_PUB, "b", retry=SUB))
+_SENDS = _header(_topic(PUB, retry=SUB))
+_SENDS_V2 = _header(_topic(PUB, "b", retry=SUB))
 _READS = _header(_topic(SUB), _group(SUB, "consumerGroup"))
 _TOPIC_GET = _header(_topic(GET))
 _TOPIC_READ = _header(_topic(_SUB_OR_GET))
@@ -211,8 +211,8 @@ REQUIREMENTS: dict[int, Rule] = {
     324: _reply("topic"),
     325: _reply("b"),
     36: _header(_group(SUB, "group")),
-    37: _header(_topic(_PUB)),
-    370: _header(_topic(_PUB)),
+    37: _header(_topic(PUB)),
+    370: _header(_topic(PUB)),
     # --- consumers ---
     11: _READS,
     361: _READS,

@@ -264,12 +264,11 @@ async def test_a_delay_of_nothing_is_none(ask):
     assert (await ask.send("orders", properties="DELAY\x01soon\x02")).remark == "property DELAY is 'soon', not a number"
 
 
-async def test_half_messages_are_refused(ask):
-    answer = await ask.send("orders", f="4")
-    assert (answer.code, answer.remark) == (
-        16,
-        "the broker[127.0.0.1] sending transaction message is forbidden: this broker has no transactions",
-    )
+@pytest.mark.parametrize(("flag", "properties"), [("4", ""), ("4", "TRAN_MSG\x01false\x02"), ("8", "TRAN_MSG\x01true\x02"), ("12", "")])
+async def test_a_message_is_no_half_of_a_transaction_by_its_flag_alone(ask, flag, properties):
+    answer = await ask.send("orders", f=flag, properties=properties)
+    assert answer.code == 13
+    assert answer.remark.startswith("the system flag says that the message is part of a transaction")
 
 
 @pytest.mark.parametrize("fields", [{"f": "128"}, {"f": "64"}, {"properties": "INNER_NUM\x013\x02"}])

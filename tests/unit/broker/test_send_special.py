@@ -3,10 +3,11 @@
 import pytest
 
 from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.names import HALF_TOPIC
 from sprocketmq.protocol.properties import TRAN_MSG
 from sprocketmq.protocol.records import decode_records
 
-NO_TRANSACTIONS = "the broker[127.0.0.1] sending transaction message is forbidden: this broker has no transactions"
+HALF_BATCH = "a batch, or a message of one, cannot be half of a transaction: send the message by itself"
 OUTER = "UNIQ_KEY\x017F000001516DE40737036832F5A00002\x02"
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
 PRIORITY = "_SYS_MSG_PRIORITY_"
@@ -45,27 +46,34 @@ async def everything(ask, topic):
     [HALF, f"KEYS\x01k\x02{HALF}", "TRAN_MSG\x01TRUE\x02", "TRAN_MSG\x01true", f"{HALF}DELAY\x011\x02", f"{HALF}TIMER_DELAY_SEC\x0160\x02"],
 )
 async def test_half_of_a_transaction_is_known_by_its_property_on_every_way_in(ask, topics, topic, properties):
-    ways = [
+    alone = [
         (10, v1_ext(topic, properties), b"body"),
         (310, ask.send_ext(topic, properties=properties), b"body"),
+    ]
+    batches = [
         (320, ask.send_ext(topic, properties=properties, batch=True), batch_of("", "")),
         (320, ask.send_ext(topic, properties=OUTER + properties, batch=True), batch_of("", "")),
         (320, ask.send_ext(topic, batch=True), batch_of("KEYS\x01k\x02", properties)),
         (320, ask.send_ext(topic, properties=OUTER, batch=True), batch_of("KEYS\x01k\x02", properties)),
         (320, ask.send_ext(topic, properties=OUTER, batch=True), batch_of(properties, properties)),
     ]
-    for code, ext, body in ways:
+    for code, ext, body in alone:
+        assert (await ask(code, ext, body)).code == 0
+    assert len(await everything(ask, HALF_TOPIC)) == len(alone)
+    for code, ext, body in batches:
         answer = await ask(code, ext, body)
-        assert (answer.code, answer.remark) == (16, NO_TRANSACTIONS), (code, ext)
+        assert (answer.code, answer.remark) == (13, HALF_BATCH), (code, ext)
     assert not await everything(ask, topic)
 
 
-async def test_half_of_a_transaction_to_a_retry_topic_is_refused_unless_it_is_tried_again(ask, broker):
+async def test_half_of_a_transaction_to_a_retry_topic_is_one_unless_it_is_tried_again(ask, broker):
     broker.groups.find("cg")
     first = await ask.send("%RETRY%cg", properties=f"{HALF}DELAY\x013\x02", j="0")
-    assert (first.code, first.remark) == (16, NO_TRANSACTIONS)
+    assert first.code == 0
+    assert len(broker.transactions.open_halves) == 1
     again = await ask.send("%RETRY%cg", properties=f"{HALF}DELAY\x013\x02", j="1", l="16")
-    assert again.code == 0, "its transaction was committed, or no consumer had given it back"
+    assert again.code == 0
+    assert len(broker.transactions.open_halves) == 1, "its transaction was committed, or no consumer had given it back"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,6 @@ def test_attributes_are_kept_and_described(table):
         ("+reserve.time=3600", "Update topic reserveTime not supported"),
         ("+lite.topic.expiration=30", "no lite topics"),
         ("+message.type=LITE", "no lite topics"),
-        ("+message.type=TRANSACTION", "no transactions"),
         ("+cleanup.policy=COMPACTION", "does not compact"),
     ],
 )

@@ -161,10 +161,13 @@ class TopicCounters:
     """What was stored of one topic, by message type, and what its groups got of it.
 
     ``delays`` are those that its messages asked for; ``timed_in`` and ``timed_out`` count messages for a certain time as they were sent and
-    as they were delivered.
+    as they were delivered. ``commits`` and ``rollbacks`` count its transactions that have ended.
     """
 
-    __slots__ = ("__weakref__", "by_type", "delays", "groups", "is_system", "name", "timed_in", "timed_out")
+    __slots__ = (
+        *("__weakref__", "by_type", "commits", "delays", "groups", "is_system"),
+        *("name", "rollbacks", "timed_in", "timed_out"),
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -173,6 +176,7 @@ class TopicCounters:
         self.groups: dict[str, GroupCounters] = {}
         self.delays: Histogram | None = None
         self.timed_in = self.timed_out = 0
+        self.commits = self.rollbacks = 0
 
     def note_delay(self, seconds: float, *, timed: bool) -> None:
         """Count a message that asked for a delay, by level or for a certain time (``timed``)."""

@@ -7,10 +7,7 @@ from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 
-# Masters refuse it too, as there are no transactions; a slave with the code that the reference's slave answers.
-END_TRANSACTION = 37
-
-_CODES = {
+_CODES: dict[int, ResponseCode] = {
     RequestCode.SEND_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.SEND_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.SEND_BATCH_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -24,7 +21,7 @@ _CODES = {
     RequestCode.PEEK_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.NOTIFICATION: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.POLLING_INFO: ResponseCode.SERVICE_NOT_AVAILABLE,
-    END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
     RequestCode.UPDATE_AND_CREATE_TOPIC: ResponseCode.NO_PERMISSION,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ResponseCode.NO_PERMISSION,
     RequestCode.DELETE_TOPIC_IN_BROKER: ResponseCode.NO_PERMISSION,

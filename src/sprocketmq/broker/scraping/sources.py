@@ -38,6 +38,7 @@ class Sources:
         self.acks = broker.acks
         self.flusher = broker.flusher
         self.delays = broker.delays
+        self.transactions = broker.transactions
         self.replication = broker.replication
         self.fs = broker.fs
         self.threads = broker.threads

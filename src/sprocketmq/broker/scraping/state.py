@@ -116,6 +116,13 @@ def _timers_by_time(sources: Sources) -> Iterator[Row]:
         yield (*_DISK, str(bound)), count
 
 
+def _halves(sources: Sources) -> Iterator[Row]:
+    for number, (topic, count) in enumerate(list(sources.transactions.open_halves.by_topic.items())):
+        yield (topic,), count
+        if number % _TIMERS_PER_STEP == 0:
+            yield None
+
+
 STATE = (
     Metric("rocketmq_processor_watermark", GAUGE, ("processor",), "Requests that wait.", _watermarks),
     Metric("rocketmq_broker_permission", GAUGE, (), "Permission bits: 4 read, 2 write.", _one(lambda s: s.topics.permission)),
@@ -148,6 +155,7 @@ STATE = (
         "Age of the oldest message that a group has not got yet.",
         _lag("queueing_ms"),
     ),
+    Metric("rocketmq_half_messages", GAUGE, ("topic",), "Half messages whose transactions have no outcome yet.", _halves),
     Metric("rocketmq_storage_size_bytes", GAUGE, _STORE, "Bytes used on the file system of the store.", _stored(_used_bytes)),
     Metric(
         "rocketmq_storage_flush_behind_bytes",

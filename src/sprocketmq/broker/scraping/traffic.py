@@ -102,6 +102,14 @@ def _timers(sources: Sources, field: str) -> Iterator[Row]:
             yield (*_DISK, topic.name), count
 
 
+def _outcomes(sources: Sources, field: str) -> Iterator[Row]:
+    for topic in _topics(sources):
+        if topic is None:
+            yield None
+        elif count := getattr(topic, field):
+            yield (topic.name,), count
+
+
 TRAFFIC = (
     Metric("rocketmq_messages_in_total", COUNTER, _IN, "Messages stored; a batch counts its members.", lambda s: _put(s, "messages")),
     Metric("rocketmq_throughput_in_total", COUNTER, _IN, "Bytes of the records stored.", lambda s: _put(s, "bytes")),
@@ -135,6 +143,12 @@ TRAFFIC = (
         ("invocation_status",),
         "Time that creating or changing a consumer group took.",
         _group_creations,
+    ),
+    Metric(
+        "rocketmq_commit_messages_total", COUNTER, ("topic",), "Transactions that were committed.", lambda s: _outcomes(s, "commits")
+    ),
+    Metric(
+        "rocketmq_rollback_messages_total", COUNTER, ("topic",), "Transactions that were rolled back.", lambda s: _outcomes(s, "rollbacks")
     ),
     Metric("rocketmq_delay_message_latency_seconds", HISTOGRAM, (*_STORE, "topic"), "Delays that messages asked for.", _delays),
     Metric("rocketmq_timer_enqueue_total", COUNTER, (*_STORE, "topic"), "Messages for a certain time.", lambda s: _timers(s, "timed_in")),
