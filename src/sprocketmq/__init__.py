@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
     from sprocketmq.client.send.batching import Batching, BatchingStats
+    from sprocketmq.client.send.transactions import Transaction, TransactionProducer
     from sprocketmq.client.stats import Durations, ProducerStats
     from sprocketmq.client.traces.config import TraceConfig, TraceStats
     from sprocketmq.errors import SprocketError
     from sprocketmq.net.tls import TlsConfig
     from sprocketmq.protocol.compression import CompressionType
     from sprocketmq.protocol.credentials import Credentials
-    from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus
+    from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus, TransactionOutcome
     from sprocketmq.protocol.records import ReceivedMessage
 
 __all__ = [
@@ -59,6 +60,9 @@ __all__ = [
     "TlsConfig",
     "TraceConfig",
     "TraceStats",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
     "__version__",
     "errors",
     "sync",
@@ -97,6 +101,9 @@ _HOMES = {
     "TlsConfig": "net.tls",
     "TraceConfig": "client.traces.config",
     "TraceStats": "client.traces.config",
+    "Transaction": "client.send.transactions",
+    "TransactionOutcome": "protocol.message",
+    "TransactionProducer": "client.send.transactions",
 }
 _MODULES = ("errors", "sync")
 

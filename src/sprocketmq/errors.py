@@ -337,6 +337,24 @@ class NotARequest(ConfigError):
         self.missing = tuple(missing)
 
 
+class TransactionNotBegun(RetriableError):
+    """A half message was stored, but not as safely as its broker was asked to (``status``): its transaction was rolled back."""
+
+    def __init__(self, msg_id: str, status: str) -> None:
+        super().__init__(f"half message {msg_id} is not stored as safely as asked ({status}), its transaction is rolled back: begin again")
+        self.msg_id = msg_id
+        self.status = status
+
+
+class TransactionEnded(ConfigError):
+    """The outcome of a transaction was told before; ``outcome`` is its name."""
+
+    def __init__(self, msg_id: str, outcome: str) -> None:
+        super().__init__(f"transaction {msg_id} has an outcome already, {outcome}: tell it once")
+        self.msg_id = msg_id
+        self.outcome = outcome
+
+
 class ClientClosed(FatalError):
     """The client was closed (or not started yet)."""
 

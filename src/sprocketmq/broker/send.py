@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class SendHandlers:
     """Check sends and stage them into the store and into ``staged``, which commits and answers them.
 
-    ``saved`` returns the task that ends when the topic table is on disk. ``delays`` takes delayed messages, ``transactions`` half ones. ``dead_letter``
-    returns the dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
+    ``saved`` returns the task that ends when the topic table is on disk. ``delays`` takes delayed messages, ``transactions`` half ones.
+    ``dead_letter`` returns the dead-letter topic for a message that a client sends to a retry topic itself, None while it may be retried.
     """
 
     def __init__(

@@ -172,14 +172,6 @@ class LanguageCode(IntEnum):
     NODE_JS = 13
 
 
-class TransactionOutcome(IntEnum):
-    """How a transaction has ended, as far as its producer knows. Of UNKNOWN the broker asks again."""
-
-    UNKNOWN = 0
-    COMMIT = 8
-    ROLLBACK = 12
-
-
 class SerializeType(IntEnum):
     """Header serialisation of one frame; each side picks its own, and reads both."""
 

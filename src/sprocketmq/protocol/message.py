@@ -1,7 +1,7 @@
 """Values users hold: messages to send, queues, results."""
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,14 @@ class SendStatus(Enum):
     FLUSH_DISK_TIMEOUT = 10
     SLAVE_NOT_AVAILABLE = 11
     FLUSH_SLAVE_TIMEOUT = 12
+
+
+class TransactionOutcome(IntEnum):
+    """How a transaction has ended, as far as its producer knows; of UNKNOWN the broker asks again."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
 
 
 class Receipt(msgspec.Struct, eq=False):

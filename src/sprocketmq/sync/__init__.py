@@ -15,5 +15,6 @@ them is open. They may be used from any thread, but not from callbacks that run 
 from sprocketmq.sync.admin import AdminClient
 from sprocketmq.sync.consumers import PullConsumer, PushConsumer
 from sprocketmq.sync.producer import Producer
+from sprocketmq.sync.transactions import Transaction, TransactionProducer
 
-__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer", "Transaction", "TransactionProducer"]

@@ -40,7 +40,10 @@ class Producer(Face[client.Producer]):
 
     @arguments_of(client.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(client.Producer(*args, **kwargs))
+        self._wrap(client.Producer(*args, **kwargs))
+
+    def _wrap(self, producer: client.Producer) -> None:
+        super().__init__(producer)
         self._held = _Held()
         self._max_messages, self._max_bytes = self._client.max_in_flight, self._client.max_in_flight_bytes
         # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.

@@ -8,7 +8,8 @@ import pytest
 
 from sprocketmq.broker.transactions import open as open_module
 from sprocketmq.broker.transactions.open import OpenHalf, OpenTransactions
-from sprocketmq.protocol.codes import RequestCode, TransactionOutcome
+from sprocketmq.protocol.codes import RequestCode
+from sprocketmq.protocol.message import TransactionOutcome
 from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.testing import eventually

@@ -144,9 +144,7 @@ TRAFFIC = (
         "Time that creating or changing a consumer group took.",
         _group_creations,
     ),
-    Metric(
-        "rocketmq_commit_messages_total", COUNTER, ("topic",), "Transactions that were committed.", lambda s: _outcomes(s, "commits")
-    ),
+    Metric("rocketmq_commit_messages_total", COUNTER, ("topic",), "Transactions that were committed.", lambda s: _outcomes(s, "commits")),
     Metric(
         "rocketmq_rollback_messages_total", COUNTER, ("topic",), "Transactions that were rolled back.", lambda s: _outcomes(s, "rollbacks")
     ),

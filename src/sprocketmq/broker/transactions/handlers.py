@@ -12,9 +12,10 @@ from sprocketmq.clock import Clock
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RetriableError
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode, TransactionOutcome
+from sprocketmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import EndTransaction
+from sprocketmq.protocol.message import TransactionOutcome
 from sprocketmq.protocol.properties import PRODUCER_GROUP, REAL_TOPIC
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.security.requirements import PUB, Allows, topic_context

@@ -32,10 +32,11 @@ from sprocketmq.clock import Clock
 from sprocketmq.errors import ProtocolError
 from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import ResponseCode, TransactionOutcome
+from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.layout import COPY_OF_FIRST
+from sprocketmq.protocol.message import TransactionOutcome
 from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
 from sprocketmq.protocol.properties import DELAY, FIRST_HALF_OFFSET, REAL_TOPIC, TAGS, decode_properties, encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, Record

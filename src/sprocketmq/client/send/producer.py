@@ -34,8 +34,9 @@ from sprocketmq.client.traces.sends import SendTraces
 from sprocketmq.client.traces.writer import TraceWriter
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.client import Connection
 from sprocketmq.net.tls import TlsConfig
-from sprocketmq.protocol.command import MAX_FRAME_LENGTH
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue, SendResult, unsendable
 from sprocketmq.protocol.names import check_group
@@ -142,7 +143,7 @@ class Producer(Client):
             kind="Producer",
             security=security,
             clock=clock,
-            on_request=self._waiting_requests.handle,
+            on_request=self._brokers_requests(),
             on_route=publishers.on_route,
         )
         self._instance.producer_groups.append(group)
@@ -499,6 +500,10 @@ class Producer(Client):
         """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""
         self._instance.check()
         await self._flush()
+
+    def _brokers_requests(self) -> Callable[[Connection, Command], None]:
+        """Return what takes the requests of brokers; it must not refer to this producer, which would not be collected when dropped."""
+        return self._waiting_requests.handle
 
     async def _flush(self) -> None:
         self._flush_gathered()
