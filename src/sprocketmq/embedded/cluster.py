@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.embedded.children import ChildServers
-from sprocketmq.embedded.plan import ClusterPlan
+from sprocketmq.embedded.plan import TRANSACTION_TIMEOUT_S, ClusterPlan
 from sprocketmq.embedded.threads import ThreadServers
 from sprocketmq.embedded.users import add_user
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
@@ -64,7 +64,8 @@ class LocalCluster:
     in a background thread with an event loop of its own; else in child processes, with a core for each broker.
     ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
     send is answered when it is on the disk. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: with short
-    ones tests of retries end soon. Each broker has ``replicas`` slaves that follow it, ``broker-a-1`` and so on; with
+    ones tests of retries end soon. A producer is asked about a transaction that has no outcome for ``transaction_timeout_s``, and again
+    after five times as long. Each broker has ``replicas`` slaves that follow it, ``broker-a-1`` and so on; with
     ``role="SYNC_MASTER"`` a send is answered when ``in_sync_replicas`` copies have it (2 unless given, the master's included).
 
     With ``secure`` it makes certificates, users and policies as ``sprocketmq secure init`` does: connections need TLS, and requests a
@@ -90,6 +91,7 @@ class LocalCluster:
         max_message_bytes: int = 4 << 20,
         flush_disk_type: str = "ASYNC_FLUSH",
         message_delay_level: str = DELAY_LEVELS,
+        transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
         role: str = Role.ASYNC_MASTER,
         in_sync_replicas: int | None = None,
         secure: bool = False,
@@ -124,6 +126,7 @@ class LocalCluster:
             max_message_bytes=max_message_bytes,
             flush_disk_type=flush_disk_type,
             message_delay_level=message_delay_level,
+            transaction_timeout_s=transaction_timeout_s,
             role=Role(role),
             in_sync_replicas=2 if role == Role.SYNC_MASTER and in_sync_replicas is None else in_sync_replicas,
         )

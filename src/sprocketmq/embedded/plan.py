@@ -18,6 +18,9 @@ from sprocketmq.storage.config import KV_CONFIG_FILE, StoreConfig
 STOP_TIMEOUT_S = 30.0
 
 # Temporary stores do not need the reference's sizes: log segments of 1 GiB, queue files of 6 MB, index files for twenty million keys.
+# How long a transaction may have no outcome before its producer is asked; how many times that until it is asked again.
+TRANSACTION_TIMEOUT_S = 6.0
+CHECK_INTERVALS = 5
 TEMPORARY_COMMITLOG_SEGMENT_BYTES = 64 << 20
 TEMPORARY_CONSUMEQUEUE_SEGMENT_BYTES = 20 * 10_000
 TEMPORARY_BATCHQUEUE_SEGMENT_BYTES = 46 * 10_000
@@ -44,6 +47,7 @@ class ClusterPlan:
     max_message_bytes: int
     flush_disk_type: str
     message_delay_level: str
+    transaction_timeout_s: float
     role: Role
     in_sync_replicas: int | None
     root: Path = Path()
@@ -129,6 +133,8 @@ class ClusterPlan:
             auto_create_topic=self.auto_create_topic,
             default_topic_queues=self.default_topic_queues,
             max_message_bytes=self.max_message_bytes,
+            transaction_timeout_s=self.transaction_timeout_s,
+            transaction_check_interval_s=self.transaction_timeout_s * CHECK_INTERVALS,
             role=self.role if member.is_master else Role.SLAVE,
             broker_id=member.broker_id,
             ha_port=0 if self.slaves else None,

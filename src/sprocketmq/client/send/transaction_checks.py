@@ -41,6 +41,8 @@ class TransactionChecks:
         self._peer_log = PeerLog(log, clock.monotonic)
         self._instance: Instance | None = None
         self._waiting: deque[tuple[str, CheckTransaction, ReceivedMessage]] = deque()
+        # Those that wait or are looked into, by broker and place: a broker may ask again before it is told.
+        self._asked: set[tuple[str, int]] = set()
         self._running = 0
 
     def start(self, instance: Instance) -> None:
@@ -61,9 +63,12 @@ class TransactionChecks:
             return
         if group != self._group:
             self._dropped(conn.address, f"it is of producer group {group}")
+        elif (conn.address, header.commit_log_offset) in self._asked:
+            return
         elif self._instance is None or len(self._waiting) >= MAX_WAITING:
             self._dropped(conn.address, f"{len(self._waiting)} questions wait for the check")
         else:
+            self._asked.add((conn.address, header.commit_log_offset))
             self._waiting.append((conn.address, header, message))
             if self._running < CHECKS_AT_ONCE:
                 self._running += 1
@@ -76,9 +81,12 @@ class TransactionChecks:
         try:
             while self._waiting:
                 address, header, message = self._waiting.popleft()
-                outcome = await self._outcome(message)
-                if outcome is not TransactionOutcome.UNKNOWN:  # brokers take UNKNOWN for no answer
-                    await self._tell(instance, address, header, message, outcome)
+                try:
+                    outcome = await self._outcome(message)
+                    if outcome is not TransactionOutcome.UNKNOWN:  # brokers take UNKNOWN for no answer
+                        await self._tell(instance, address, header, message, outcome)
+                finally:
+                    self._asked.discard((address, header.commit_log_offset))
         finally:
             self._running -= 1
 
