@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self, TypedDict, Unpack
@@ -463,6 +463,21 @@ class JavaClient(JavaProcess):
             yield
         finally:
             self.call("replier_stop", handle=handle)
+
+    @contextlib.contextmanager
+    def transactions(
+        self, namesrv: str, group: str, topic: str, ends: Mapping[bytes, str]
+    ) -> Iterator[tuple[list[dict[str, Any]], Callable[[], list[dict[str, Any]]]]]:
+        """Send a message in a transaction for each body, which ends as `Transactions.java` says, while the block runs.
+
+        Gives what each send returned, and a function that returns what the broker has asked about so far.
+        """
+        messages = [{"body": base64.b64encode(body).decode(), "end": end} for body, end in ends.items()]
+        started = self.call("transactions_start", namesrv=namesrv, group=group, topic=topic, messages=messages)
+        try:
+            yield started["sent"], lambda: self.call("transactions_asked", handle=started["handle"])
+        finally:
+            self.call("transactions_stop", handle=started["handle"])
 
     def send_batch(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Send as one explicit batch; the result's ids are comma lists and its offset the first message's."""

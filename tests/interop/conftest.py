@@ -73,7 +73,8 @@ def own_namesrv(session_home: Path) -> Iterator[apache.ApacheNamesrv]:
 @pytest.fixture(scope="session")
 def apache_broker(session_home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
-    settings = apache.SMALL_STORE | {"messageDelayLevel": DELAY_LEVELS}
+    asking = {"transactionTimeOut": "6000", "transactionCheckInterval": "2000"}  # outcomes are written after up to 3 s
+    settings = apache.SMALL_STORE | asking | {"messageDelayLevel": DELAY_LEVELS}
     broker = apache.ApacheBroker(session_home / "apache-broker", apache_namesrv.address, settings=settings)
     yield broker
     broker.kill()
@@ -82,7 +83,8 @@ def apache_broker(session_home: Path, apache_namesrv: apache.ApacheNamesrv) -> I
 @pytest.fixture(scope="session")
 def our_cluster(session_home: Path) -> Iterator[OurProcess]:
     """Our nameserver and broker in one process, as `sprocketmq serve` runs them."""
-    with namesrv_and_broker(session_home / "ours", message_delay_level=DELAY_LEVELS) as process:
+    asking = {"transaction_timeout_s": 1.0, "transaction_check_interval_s": 2.0}
+    with namesrv_and_broker(session_home / "ours", message_delay_level=DELAY_LEVELS, **asking) as process:
         yield process
 
 

@@ -158,7 +158,6 @@ async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     assert asyncio.get_running_loop().time() - started >= 4
 
 
-@at_apaches
 async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "TRANSACTION")
     group = await group_at_start(side, topic)

@@ -47,6 +47,7 @@ public final class Driver {
     private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
     private static final Consumers CONSUMERS = new Consumers();
     private static final Requests REQUESTS = new Requests();
+    private static final Transactions TRANSACTIONS = new Transactions();
 
     private Driver() {
     }
@@ -109,6 +110,12 @@ public final class Driver {
                 return REQUESTS.start(command);
             case "replier_stop":
                 return REQUESTS.stop(command);
+            case "transactions_start":
+                return TRANSACTIONS.start(command);
+            case "transactions_asked":
+                return TRANSACTIONS.asked(command);
+            case "transactions_stop":
+                return TRANSACTIONS.stop(command);
             case "sign":
                 return Login.sign(command);
             case "queues":
