@@ -11,6 +11,7 @@ from sprocketmq.client.send.transaction_checks import CHECKS_AT_ONCE
 from sprocketmq.client.send.transactions import CHECK_TIMEOUT_S, END_TIMEOUT_S
 from sprocketmq.client.send.transactions import Transaction as AsyncTransaction
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.tasks import share
 from sprocketmq.protocol.message import Message, SendResult, TransactionOutcome
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.sync.producer import Producer
@@ -85,7 +86,7 @@ class TransactionProducer(Producer):
             taken += 1
             running = asyncio.get_running_loop().run_in_executor(pool, check, message)
             running.add_done_callback(done)
-            return await asyncio.shield(running)
+            return await share(running, lambda: RuntimeError("the producer was closed"))
 
         def done(call: "asyncio.Future[TransactionOutcome]") -> None:
             nonlocal taken

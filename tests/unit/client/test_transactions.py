@@ -9,6 +9,7 @@ from test_with_broker import Real
 from sprocketmq import TransactionOutcome, TransactionProducer, sync
 from sprocketmq.client import PullConsumer
 from sprocketmq.client.send import transaction_checks
+from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.transaction_checks import TransactionChecks
 from sprocketmq.errors import (
     BrokerError,
@@ -179,7 +180,7 @@ async def test_a_refused_commit_says_why(real, producer):
 
 
 async def test_a_half_message_that_is_less_safe_than_asked_is_rolled_back(real, producer, monkeypatch):
-    monkeypatch.setattr(type(producer._outbox), "deliver", _less_safe(type(producer._outbox).deliver))
+    monkeypatch.setattr(Outbox, "deliver", _less_safe(Outbox.deliver))
     with pytest.raises(TransactionNotBegun, match="FLUSH_DISK_TIMEOUT") as caught:
         await producer.begin(Message("orders", b"x"))
     assert caught.value.status == "FLUSH_DISK_TIMEOUT"
