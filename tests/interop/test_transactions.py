@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 
 import pytest
+from tests.interop import apache
 from tests.interop.apache import JavaClient
 from tests.interop.reading import pull_all
 from tests.interop.sides import Side, until
+from tests.interop.test_stores import CLUSTER, Moving
 
-from sprocketmq import Message, TransactionOutcome, TransactionProducer
+from sprocketmq import AdminClient, Message, TransactionOutcome, TransactionProducer
 from sprocketmq.protocol.records import ReceivedMessage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -81,3 +85,53 @@ async def test_a_committed_message_looks_alike(java: JavaClient, side: Side) -> 
     assert {"TRAN_MSG", "PGROUP", "__transactionId__", "UNIQ_KEY", "end", "TAGS"} <= properties.keys()
     assert properties.keys().isdisjoint({"REAL_TOPIC", "REAL_QID"})
     assert properties["__transactionId__"] == sent[0]["msg_id"]
+
+
+# --- stores that move ---
+
+
+@pytest.fixture
+def moving(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Moving:
+    port = apache.broker_port()
+    return Moving(home, apache_namesrv.address, f"deciding-{port}", port)
+
+
+async def decide(namesrv: str, topic: str, run: str, expected: set[bytes]) -> None:
+    """Commit one transaction, roll one back, leave two open, and answer questions about those of earlier brokers until all is there."""
+    answers = {True: TransactionOutcome.COMMIT, False: TransactionOutcome.ROLLBACK}
+
+    async def check(message: ReceivedMessage) -> TransactionOutcome:
+        if message.body.startswith(run.encode()):
+            return TransactionOutcome.UNKNOWN  # the next broker is to ask
+        return answers[b"kept" in message.body]
+
+    async with TransactionProducer("deciders", check, namesrv=namesrv, timeout_s=PATIENCE_S) as producer:
+        async with producer.transaction(Message(topic, f"{run}: committed".encode())):
+            pass
+        await (await producer.begin(Message(topic, f"{run}: rolled back".encode()))).rollback()
+        for end in ("kept", "dropped"):
+            (await producer.begin(Message(topic, f"{run}: {end} later".encode()))).defer()
+        found: list[bytes] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while set(found) != expected:
+                found = [view["body"] for view in await pull_all(namesrv, topic)]
+    assert len(found) == len(expected), "delivered more than once"
+
+
+@pytest.mark.parametrize("order", ["ours first", pytest.param("theirs first", marks=pytest.mark.long)])
+async def test_each_broker_asks_about_what_the_other_left_open(moving: Moving, order: str) -> None:
+    namesrv, topic = moving.namesrv, f"Deciding{order.partition(' ')[0].title()}"
+    ours = partial(moving.ours, settings={"transaction_timeout_s": 1.0, "transaction_check_interval_s": 2.0})
+    apaches = partial(moving.apaches, settings={"transactionTimeOut": "6000", "transactionCheckInterval": "2000"})
+    first, second = (ours, apaches) if order == "ours first" else (apaches, ours)
+    expected = {b"first: committed"}
+    with first("first"):
+        async with AdminClient(namesrv=namesrv) as admin:
+            await admin.create_topic(topic, queues=2, cluster=CLUSTER)
+        await decide(namesrv, topic, "first", expected)
+    expected |= {b"second: committed", b"first: kept later"}
+    with second("second"):
+        await decide(namesrv, topic, "second", expected)
+    expected |= {b"third: committed", b"second: kept later"}
+    with first("third"):
+        await decide(namesrv, topic, "third", expected)

@@ -5,6 +5,7 @@ import logging
 import random
 
 import pytest
+from pairs import caught_up
 
 from sprocketmq.broker.transactions import open as open_module
 from sprocketmq.broker.transactions.open import OpenHalf, OpenTransactions
@@ -450,3 +451,29 @@ def test_a_half_message_at_a_known_offset_replaces_one_whose_send_failed():
     assert dict(table.by_topic) == {"bills": 1}
     assert table.next_at == 7.0
     assert [half.log_offset for _, half in table.take_due(8.0, 10)] == [200]
+
+
+# --- replicas ---
+
+
+async def test_a_promoted_slave_goes_on_with_the_transactions_that_are_open(pair, connect):
+    master, slave = await pair(transaction_timeout_s=0.1, transaction_check_interval_s=0.1)
+    at_master, at_slave = Transactions(await connect(master)), Transactions(await connect(slave))
+    halves = [await at_master.begin(b"%d" % n) for n in range(3)]
+    await at_master.end(halves[0], COMMIT)
+    await eventually(lambda: caught_up(master, slave))
+    refused = await at_slave.end(halves[1], COMMIT)
+    assert refused.code == 11, "a slave changes nothing"
+    assert not len(slave.transactions.open_halves)
+    await at_slave.ask.heartbeat(producers=["pg"])
+    promoted = await at_slave.ask(1008, {"masterAddress": slave.address, "masterEpoch": "1000"})
+    assert promoted.code == 0
+    assert len(slave.transactions.open_halves) == 2
+    await eventually(lambda: master.role.is_slave)
+    assert (await at_master.end(halves[2], COMMIT)).code == 11
+    assert (await at_slave.end(halves[1], COMMIT)).code == 0
+    push = await at_slave.ask.next_push()
+    while push.ext.get("tranStateTableOffset") != halves[2]["tranStateTableOffset"]:
+        push = await at_slave.ask.next_push()
+    assert (await at_slave.end({**halves[2], **push.ext}, COMMIT, fromTransactionCheck="true")).code == 0
+    assert sorted(await at_slave.ask.bodies("orders", queue=1)) == [b"0", b"1", b"2"]
