@@ -48,7 +48,7 @@ async def reference(start_broker):
 @both(
     *("send-v2", "send-v2-zlib", "send-v2-lz4", "send-v2-zstd", "send-v2-acl", "send-v2-traced", "send-v2-no-uniqkey", "send-v1"),
     *("send-v2-negative-queue", "send-v2-trace-data", "send-v2-long-topic", "send-batch-plain", "send-autobatch-plain"),
-    *("send-autobatch-single-plain", "send-batch-flag-false"),
+    *("send-autobatch-single-plain", "send-batch-flag-false", "tx-half"),
 )
 async def test_sends_are_stored_and_answered_with_the_same_fields(reference, name):
     answer, expected = await replay(reference, name), recorded(name)
@@ -82,7 +82,7 @@ async def test_broken_requests_get_the_same_code_and_readable_words(reference, n
     assert "java" not in answer.remark
 
 
-@both("recall", "query-assignment", "unknown-code", "tx-half", "end-transaction-commit")
+@both("recall", "query-assignment", "unknown-code")
 async def test_what_this_broker_does_not_do_is_said(reference, name):
     request = recorded(name, "request")
     if request.is_oneway:
@@ -90,13 +90,30 @@ async def test_what_this_broker_does_not_do_is_said(reference, name):
         assert answer.remark == " request type 9999 not supported"
         return
     answer = await replay(reference, name)
-    if request.code == 310:
-        assert (answer.code, answer.remark) == (
-            16,
-            "the broker[127.0.0.1] sending transaction message is forbidden: this broker has no transactions",
-        )
-    else:
-        assert (answer.code, answer.remark) == (3, f" request type {request.code} not supported")
+    assert (answer.code, answer.remark) == (3, f" request type {request.code} not supported")
+
+
+async def test_a_producer_is_asked_about_a_transaction_as_recorded(start_broker, clock, connect):
+    expected = recorded("check-transaction.json", "request")
+    (theirs,) = decode_records(expected.body)
+    broker = await start_broker()
+    broker.topics.create_internal("FxPlain", 4)
+    ask = await connect(broker)
+    await ask.heartbeat(producers=["fx_tx_producer"])
+    text = "".join(f"{name}\x01{value}\x02" for name, value in theirs.properties.items() if name not in ("REAL_TOPIC", "REAL_QID"))
+    answer = await ask.send("FxPlain", theirs.body, queue=theirs.queue_id, properties=text, f="4")
+    assert answer.code == 0
+    clock.advance(broker.config.transaction_timeout_s + 1)
+    broker.checks.fire()
+    push = await ask.next_push()
+    (ours,) = decode_records(push.body)
+    assert (push.code, push.ext.keys()) == (expected.code, expected.ext.keys())
+    own = {"offsetMsgId", "commitLogOffset", "tranStateTableOffset"}
+    assert {name: push.ext[name] for name in push.ext if name not in own} == {
+        name: expected.ext[name] for name in push.ext if name not in own
+    }
+    assert ours.properties == theirs.properties
+    assert (ours.topic, ours.queue_id, ours.body, ours.sys_flag) == (theirs.topic, theirs.queue_id, theirs.body, theirs.sys_flag)
 
 
 async def test_a_pop_is_answered_as_recorded(start_broker, connect):

@@ -130,6 +130,7 @@ def test_every_code_of_the_table_has_a_case():
 
 # Requests that servers send to clients: as requests to a server they mean nothing, and only a Super user gets the answer that says so.
 TO_CLIENTS = {
+    RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
