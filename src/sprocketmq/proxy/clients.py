@@ -1,7 +1,7 @@
 """The clients of the endpoint: what each is and subscribes to, its stream of commands, and the answers to its settings."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sprocketmq.clock import Clock
@@ -9,7 +9,7 @@ from sprocketmq.events import event
 from sprocketmq.protocol.bodies import ConsumerData, SubscriptionGroupConfig, build_subscription
 from sprocketmq.protocol.bodies.groups import SubscriptionData
 from sprocketmq.proxy.codes import FILTER_SQL, ClientType, Code, Refused
-from sprocketmq.proxy.messages import MAX_BODY_BYTES
+from sprocketmq.proxy.messages import MAX_BODY_BYTES, topic_of
 from sprocketmq.proxy.schema import Proto, Settings, duration
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS = 10_000
+# Topics that a producer publishes to, or a consumer subscribes to.
+MAX_TOPICS = 1000
 # Commands that a client has not read yet.
 MAX_COMMANDS = 100
 # Clients send heartbeats every 10 s; one without a stream that sent nothing for so long is gone.
@@ -155,11 +157,21 @@ def check_settings(settings: Proto) -> None:
     if kind == ClientType.PRODUCER:
         if settings.WhichOneof("pub_sub") != "publishing":
             raise Refused(Code.BAD_REQUEST, "the settings of a producer have publishing, not subscription")
+        _check_topics(settings.publishing.topics)
         return
     if settings.WhichOneof("pub_sub") != "subscription":
         raise Refused(Code.BAD_REQUEST, "the settings of a consumer have a subscription")
     if not settings.subscription.group.name.strip():
         raise Refused(Code.ILLEGAL_CONSUMER_GROUP, "the subscription names no group")
+    _check_topics([entry.topic for entry in settings.subscription.subscriptions])
+
+
+def _check_topics(topics: Sequence[Proto]) -> None:
+    if len(topics) > MAX_TOPICS:
+        problem = f"the settings of the client have {len(topics)} topics, the limit is {MAX_TOPICS}: share them out among several clients"
+        raise Refused(Code.TOO_MANY_REQUESTS, problem)
+    for topic in topics:
+        topic_of(topic)
 
 
 def answered(settings: Proto, group: SubscriptionGroupConfig | None) -> Proto:

@@ -125,14 +125,15 @@ class MessagingService:
 
     def _expire(self) -> None:
         for client in self.clients.expire():
-            self._forget_topics(client)
+            self._forget_topics(client.identity.user, client.topics)
 
-    def _forget_topics(self, client: KnownClient) -> None:
-        user = client.identity.user
+    def _forget_topics(self, user: str, topics: list[str]) -> None:
+        """Have brokers know no producer of those of ``topics`` that no client of the user produces any more."""
         task = self._upstreams.get(user)
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            for topic in client.topics:
-                if not self.clients.producers(topic, user):
+            produced = {topic for client in self.clients.of_user(user) for topic in client.topics}
+            for topic in topics:
+                if topic not in produced:
                     task.result().produces_no_more(topic)
 
     # --- who calls ---
@@ -199,7 +200,7 @@ class MessagingService:
         client = self.clients.get(caller.identity)
         if client is not None:
             self.clients.remove(client, "it has stopped")
-            self._forget_topics(client)
+            self._forget_topics(client.identity.user, client.topics)
             caller.upstream.consumers_changed()
         return MESSAGES["NotifyClientTerminationResponse"](status=OK)
 
@@ -234,8 +235,11 @@ class MessagingService:
 
     async def _settle(self, caller: Caller, settings: Proto, commands: "asyncio.Queue[Proto | None]") -> Proto:
         try:
+            known = self.clients.get(caller.identity)
+            before = [] if known is None else known.topics
             client = self.clients.put(caller.identity, settings)
             client.commands = commands
+            self._forget_topics(client.identity.user, before)
             group = None
             if client.group:
                 topics = [topic_of(entry.topic) for entry in settings.subscription.subscriptions]

@@ -19,6 +19,7 @@ from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.proxy.codes import ClientType, Code, MessageType, Permission
 from sprocketmq.proxy.schema import MESSAGES, SERVICE, duration, timestamp
 from sprocketmq.proxy.server import EndpointServer
+from sprocketmq.proxy.upstream import Upstream
 from sprocketmq.proxy.users import Users
 from sprocketmq.testing import eventually
 
@@ -239,6 +240,17 @@ async def test_a_producer_is_told_its_settings(mq, endpoint, caller):
     assert await stream.read() is grpc.aio.EOF
 
 
+async def test_brokers_know_the_topics_of_a_producers_newest_settings_only(endpoint, caller, monkeypatch):
+    told = []
+    monkeypatch.setattr(Upstream, "produces", lambda _, topic: told.append(f"+{topic}"))
+    monkeypatch.setattr(Upstream, "produces_no_more", lambda _, topic: told.append(f"-{topic}"))
+    stream, _ = await caller.settle(producer("orders", "bills"))
+    await stream.write(MESSAGES["TelemetryCommand"](settings=producer("bills", "fees")))
+    assert (await stream.read()).status.code == Code.OK
+    assert told == ["+orders", "+bills", "-orders", "+bills", "+fees"]
+    stream.cancel()
+
+
 async def test_a_consumer_is_told_its_settings(mq, endpoint, caller):
     async with AdminClient(namesrv=mq.namesrv) as admin:
         await admin.create_group("settled", max_reconsume_times=4, orderly=True)
@@ -264,6 +276,8 @@ async def test_heartbeats_without_settings(caller):
         (consumer(" "), Code.ILLEGAL_CONSUMER_GROUP),
         (consumer("a b"), Code.ILLEGAL_CONSUMER_GROUP),
         (consumer("g", "a b"), Code.ILLEGAL_TOPIC),
+        (producer("orders", "a b"), Code.ILLEGAL_TOPIC),
+        (producer(*(f"t{n}" for n in range(1001))), Code.TOO_MANY_REQUESTS),
     ],
 )
 async def test_settings_that_cannot_be(caller, settings, code):
