@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from sprocketmq.errors import ConfigError, SecretFileExposed
 from sprocketmq.net.address import advertise_problem
 from sprocketmq.protocol.credentials import Credentials
+from sprocketmq.protocol.settings import SETTING_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK_HOST = "127.0.0.1"
-# Begins the variables with settings. Not SPROCKETMQ_ alone: Kubernetes sets SPROCKETMQ_PORT for a service of this name.
-SETTING_VARIABLE = "SPROCKETMQ_SET_"
 
 
 @dataclass

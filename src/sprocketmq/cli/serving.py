@@ -6,14 +6,13 @@ They parse with argparse and import only what they run, so `serve` is ready a qu
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from sprocketmq._version import __version__
-from sprocketmq.cli.config import SETTING_VARIABLE, Settings
+from sprocketmq.cli.config import Settings
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
 from sprocketmq.cli.logs import LogOptions, logging_to, takes_text
 from sprocketmq.cli.serving_beside import ServedBeside, served_beside
@@ -54,8 +53,6 @@ def run(arguments: Sequence[str]) -> int:
     if options.show_config:
         print(settings.as_toml(), end="")
         return EXIT_OK
-    for name in [name for name in os.environ if name.startswith(SETTING_VARIABLE)]:
-        del os.environ[name]  # child processes get their settings as options
     check_reach(settings, insecure=options.insecure)
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")

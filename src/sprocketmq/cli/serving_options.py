@@ -7,10 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sprocketmq.cli.config import LOOPBACK_HOST, SETTING_VARIABLE, Settings, data_directory
+from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.serving_security import security_of
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import is_loopback, parse_address, parse_addresses
+from sprocketmq.protocol.settings import SETTING_VARIABLE
 
 if TYPE_CHECKING:
     from sprocketmq.broker.config import BrokerConfig

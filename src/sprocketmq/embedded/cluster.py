@@ -61,7 +61,8 @@ class LocalCluster:
 
     ``store`` is the directory for what the brokers keep: one broker uses it as it is, several use ``store/broker-a``, ``store/broker-b``
     and so on. Without it everything goes to a temporary directory that ``stop`` removes. With ``in_process`` (the default) the servers run
-    in a background thread with an event loop of its own; else in child processes, with a core for each broker.
+    in a background thread with an event loop of its own; else in child processes, with a core for each broker. Either way only these
+    arguments set them up, and no variable ``SPROCKETMQ_SET_...`` of the environment.
     ``namesrv_port`` and ``port`` (of the first broker; one broker only) are 0 for any free one. With ``flush_disk_type="SYNC_FLUSH"`` a
     send is answered when it is on the disk. ``message_delay_level`` has the delays of levels 1, 2, ... as text, ``"1s 5s 10s"``: with short
     ones tests of retries end soon. A producer is asked about a transaction that has no outcome for ``transaction_timeout_s``, and again

@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import FatalError
 from sprocketmq.events import event
+from sprocketmq.protocol.settings import SETTING_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -250,12 +251,15 @@ class Child:
         self._changed.notify_all()
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
+        # A child is configured by its command line alone, whatever the environment sets for servers that users start.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTING_VARIABLE)}
         return subprocess.Popen(
             [sys.executable, "-m", "sprocketmq", *self._command(self.fields), "--stop-with-stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
+            env=environ,
         )
 
 

@@ -7,6 +7,8 @@ from sprocketmq.errors import FatalError
 from sprocketmq.protocol.codes import ResponseCode
 
 Value = bool | int
+# Begins the variables with settings of servers. Not SPROCKETMQ_ alone: Kubernetes sets SPROCKETMQ_PORT for a service of this name.
+SETTING_VARIABLE = "SPROCKETMQ_SET_"
 MASKED = "******"
 MAX_BODY_BYTES = 64 << 10
 _SHOWN_CHARACTERS = 60

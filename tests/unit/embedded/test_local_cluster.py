@@ -392,6 +392,12 @@ def test_child_processes_serve_the_same_and_lose_nothing_when_killed(tmp_path):
             os.kill(pid, 0)
 
 
+def test_child_processes_take_no_settings_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPROCKETMQ_SET_NO_SUCH_KEY", "refused by servers that users start")
+    with LocalCluster(tmp_path, in_process=False) as mq:
+        assert send(mq, b"x")[0].status is SendStatus.SEND_OK
+
+
 def test_a_child_that_cannot_start_says_why(tmp_path):
     (tmp_path / "store").write_text("not a directory")
     with pytest.raises(ClusterFailed, match=r"ended with exit code 1: store .* is not writable") as failure:
