@@ -195,6 +195,13 @@ async def test_an_expression_that_is_meant_otherwise_is_refused(cluster, express
                 await call()
 
 
+@pytest.mark.parametrize("expression", ["a|b", "a | b"])
+async def test_one_bar_between_tags_is_logged(caplog, expression):
+    with caplog.at_level(logging.WARNING):
+        PushConsumer("cg", {"t": expression}, namesrv=NAMESRV)
+    assert f"has a tag with '|' in it, {expression!r}: to subscribe to several tags, write 'a || b'" in caplog.text
+
+
 async def test_a_tag_with_a_blank_inside_is_sent_and_selected_as_one_and_logged(caplog):
     async with LocalCluster() as mq, Producer("pg", namesrv=mq.namesrv) as producer:
         for tag in ("a b", "a", "b"):

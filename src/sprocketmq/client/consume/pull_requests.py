@@ -131,8 +131,8 @@ def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, v
 def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
     """Return the subscription for a user's expression, ``"*"`` or ``"tag || tag"``.
 
-    Raises InvalidName for an invalid expression, including ``&&``, which brokers would take for part of a tag. A tag may contain blanks, as
-    Apache's clients send such tags; as it is more often a forgotten ``||``, it is logged.
+    Raises InvalidName for an invalid expression, including ``&&``, which brokers would take for part of a tag. A tag may contain blanks
+    or ``|``, as Apache's clients send such tags; as it is more often meant as ``||``, it is logged.
     """
     subscription = build_subscription(topic, expression, version)
     for tag in subscription.tags_set:
@@ -142,8 +142,11 @@ def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionD
                 expression,
                 "join tags by '||' only, as in 'a || b', as a message has one tag; or write '*' alone for all messages",
             )
-        if len(tag.split()) > 1:
-            log.warning("the subscription to %s has a tag with blanks in it, %r: to subscribe to several tags, write 'a || b'", topic, tag)
+        if len(tag.split()) > 1 or "|" in tag:
+            inside = "'|'" if "|" in tag else "blanks"
+            log.warning(
+                "the subscription to %s has a tag with %s in it, %r: to subscribe to several tags, write 'a || b'", topic, inside, tag
+            )
     return subscription
 
 
