@@ -12,7 +12,7 @@ from replicating import SEGMENT_BYTES, fill, log_bytes, opened, put
 from tests.waiting import stays
 
 from sprocketmq.broker.replication import master as master_module
-from sprocketmq.broker.replication.master import MAX_UNSENT_BYTES, ReplicationMaster
+from sprocketmq.broker.replication.master import MAX_UNSENT_BYTES, ReplicationMaster, SlaveLink
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import PortInUse
 from sprocketmq.protocol.replication import CHALLENGE_BYTES, MASTER_PROOF_BYTES, SlaveHandshake
@@ -205,6 +205,41 @@ async def test_how_long_a_slave_has_been_behind(store, lead, connect):
     slave.report(1 + len(data))
     await eventually(lambda: master.slaves[0].behind_bytes == 0)
     assert (master.slaves[0].behind_ms, master.slaves[0].connected_s) == (0, 1.5)
+
+
+class EncryptedTransport(asyncio.Transport):
+    """A TLS transport whose peer reads nothing: it takes no more after the peer's end, though it is not closing yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = []
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        """Take any."""
+
+    def write(self, data):
+        self.written.append(bytes(data))
+
+    def is_closing(self):
+        return False
+
+
+async def test_nothing_is_sent_to_a_slave_that_has_ended_its_side(store, lead):
+    put(store, b"one")
+    clock = ManualClock()
+    master = await lead(clock=clock, heartbeat_s=1)
+    transport, link = EncryptedTransport(), SlaveLink(master)
+    link.connection_made(transport)
+    link.data_received(struct.pack(">q", 1))
+    before, sent = len(transport.written), master.slaves[0].sent
+    assert before
+    assert not link.eof_received()
+    put(store, b"two")
+    link.send()
+    link.sweep(clock.monotonic() + 2, was_paused=False)
+    assert (len(transport.written), master.slaves[0].sent) == (before, sent)
+    link.connection_lost(None)
+    assert not master.slaves
 
 
 # --- what is no slave ---------------------------------------------------------------------------------------------------

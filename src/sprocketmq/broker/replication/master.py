@@ -271,7 +271,7 @@ class SlaveLink(asyncio.Protocol):
         self._reports = ReportReader()
         self._handshake = MasterHandshake(master.secret) if master.secret is not None else None
         self._proof = b""
-        self._paused = self._following = False
+        self._paused = self._following = self._eof = False
         self._reason = ""
         self._resume: asyncio.TimerHandle | None = None
         self.since = self._opened = self._received = self._written = master.clock.monotonic()
@@ -317,6 +317,11 @@ class SlaveLink(asyncio.Protocol):
         self._paused = False
         self.send()
 
+    def eof_received(self) -> bool:
+        # The transport closes, with TLS only when the slave has taken what is encrypted already: nothing more can be written until then.
+        self._eof = True
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._resume is not None:
@@ -357,7 +362,7 @@ class SlaveLink(asyncio.Protocol):
     def send(self) -> None:
         """Send what the slave lacks, as far as its transport and its allowance take it."""
         transport = self._transport
-        if self._paused or transport is None or transport.is_closing():
+        if self._paused or self._eof or transport is None or transport.is_closing():
             return
         master, progress = self._master, self.progress
         store = master.store
@@ -410,6 +415,7 @@ class SlaveLink(asyncio.Protocol):
         elif (
             now - self._written >= master.heartbeat_s
             and self._transport is not None
+            and not self._eof
             and self.progress.sent >= master.store.commitlog_max_offset  # a heartbeat tells that the log ends there
         ):
             self._written = now
