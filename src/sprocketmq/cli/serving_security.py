@@ -116,12 +116,9 @@ def _key_password(settings: Settings) -> str | None:
     path = _path(settings.tls_key_password_file)
     if path is None:
         return None
-    from sprocketmq.client.credentials import read_secret_file
+    from sprocketmq.client.credentials import read_key_password
 
-    password = read_secret_file(path).rstrip("\r\n")
-    if not password:
-        raise ConfigError(f"{path} is empty: write the password of tls_key_file to it, or leave tls_key_password_file out")
-    return password
+    return read_key_password(path)
 
 
 def _path(text: str) -> Path | None:

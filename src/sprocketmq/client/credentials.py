@@ -126,6 +126,14 @@ def read_secret_file(path: str | os.PathLike[str]) -> str:
         raise ConfigError(f"the file of credentials {name} cannot be read: {e.strerror or e}") from None
 
 
+def read_key_password(path: str | os.PathLike[str]) -> str:
+    """Return the password of a private key from a file that only its owner may read. Raises ConfigError, or SecretFileExposed."""
+    password = read_secret_file(path).rstrip("\r\n")
+    if not password:
+        raise ConfigError(f"{os.fspath(path)} is empty: write the password of the key to it, or do not name it")
+    return password
+
+
 def access_error(remark: str | None, address: str) -> BrokerError:
     """Return the error of an answer with code 16, by its remark.
 

@@ -29,6 +29,10 @@ _NO_SECRETS = (
     "credentials are not given as options, which end up in query plans and logs; put them into a file that the driver and every executor"
     " have, and name it with option credentials.file, or name environment variables with credentials.env"
 )
+_KEY_REFUSED = (
+    "passwords are not given as options, which end up in query plans and logs; write it to a file, and name that with option"
+    " tls.key.password.file"
+)
 
 
 class OptionError(ConfigError):
@@ -60,7 +64,7 @@ class Values:
         for name in options:
             low = name.lower()
             if low not in self._names and "credentials.file" in self._names and _carries_secret(low):
-                raise self.error(name, _NO_SECRETS)
+                raise self.error(name, _KEY_REFUSED if low == "tls.key.password" else _NO_SECRETS)
             if low not in self._names and not low.startswith(prefixes):
                 near = difflib.get_close_matches(low, self._names, 1)
                 hint = f"; did you mean {self._names[near[0]]!r}?" if near else "."

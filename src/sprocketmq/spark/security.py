@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from sprocketmq.client.credentials import ClientSecurity, CredentialsArgument, resolve
+from sprocketmq.client.credentials import ClientSecurity, CredentialsArgument, read_key_password, resolve
 from sprocketmq.errors import AccessRefused, AuthenticationFailed, ConfigError, FatalError, SprocketError
 from sprocketmq.net.tls import TlsConfig, client_context
 from sprocketmq.protocol.credentials import Credentials
@@ -20,14 +20,14 @@ from sprocketmq.spark.option_values import OptionError, Values
 
 SECURITY_NAMES = (
     *("secure", "credentials.file", "credentials.env"),
-    *("tls", "tls.ca.file", "tls.cert.file", "tls.key.file", "tls.verify"),
+    *("tls", "tls.ca.file", "tls.cert.file", "tls.key.file", "tls.key.password.file", "tls.verify"),
 )
 
 # The security of a cluster as an argument of jobs: a directory, or options by their names.
 Secure = str | os.PathLike[str] | Mapping[str, str]
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,60}")
-_NEEDS_TLS = ("tls.ca.file", "tls.cert.file", "tls.key.file", "tls.verify")
+_NEEDS_TLS = ("tls.ca.file", "tls.cert.file", "tls.key.file", "tls.key.password.file", "tls.verify")
 
 
 class UserRefused(FatalError):
@@ -60,6 +60,7 @@ class SecurityOptions:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    key_password_file: str | None = None
     verify: bool = True
 
     def resolve(self) -> ClientSecurity:
@@ -68,12 +69,13 @@ class SecurityOptions:
         Raises OptionError naming option and machine for what is missing or wrong there.
         """
         tls: bool | TlsConfig | None = self.tls
-        if self.ca_file is not None or self.cert_file is not None or not self.verify:
-            tls = TlsConfig(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, verify=self.verify)
         login: CredentialsArgument | None = self.credentials_file
         if self.credentials_env is not None:
             login = partial(_from_environment, self.credentials_env)
         try:
+            if self.ca_file is not None or self.cert_file is not None or not self.verify:
+                password = None if self.key_password_file is None else read_key_password(self.key_password_file)
+                tls = TlsConfig(self.ca_file, self.cert_file, self.key_file, password, verify=self.verify)
             found = resolve(credentials=login, tls=tls, secure=self.secure)
             found.login()
             client_context(found.tls)
@@ -108,7 +110,8 @@ class SecurityOptions:
         """Return the option whose value a message mentions, else the first that is given."""
         given = {
             "credentials.file": self.credentials_file, "credentials.env": self.credentials_env, "tls.ca.file": self.ca_file,
-            "tls.key.file": self.key_file, "tls.cert.file": self.cert_file, "secure": self.secure,
+            "tls.key.password.file": self.key_password_file, "tls.key.file": self.key_file, "tls.cert.file": self.cert_file,
+            "secure": self.secure,
         }  # fmt: skip
         named = [name for name, value in given.items() if value is not None]
         return next((name for name in named if str(given[name]) in text), named[0] if named else "secure")
@@ -130,14 +133,15 @@ def parse_security(values: Values) -> SecurityOptions:
             " read ORDERS_ACCESS_KEY, ORDERS_SECRET_KEY and, if it is set, ORDERS_SECURITY_TOKEN",
         )
     values.only_one_of("credentials.file", "credentials.env")
-    files = {name: _path(values, name) for name in ("secure", "credentials.file", "tls.ca.file", "tls.cert.file", "tls.key.file")}
+    files = {name: _path(values, name) for name in SECURITY_NAMES if name == "secure" or name.endswith(".file")}
     tls = values.boolean("tls", True) if values.given("tls") else None
     if tls is False:
         for name in _NEEDS_TLS:
             if values.given(name):
                 raise values.error(name, "it cannot be given together with tls=false; leave one of them out")
-    if files["tls.key.file"] is not None and files["tls.cert.file"] is None:
-        raise values.error("tls.key.file", "it goes with tls.cert.file; give that, too, or leave it out")
+    for name in ("tls.key.file", "tls.key.password.file"):
+        if files[name] is not None and files["tls.cert.file"] is None:
+            raise values.error(name, "it goes with tls.cert.file; give that, too, or leave it out")
     verify = values.boolean("tls.verify", True)
     if not verify and values.given("tls.ca.file"):
         raise values.error("tls.ca.file", "with tls.verify=false no certificate is verified; leave one of them out")
@@ -149,6 +153,7 @@ def parse_security(values: Values) -> SecurityOptions:
         ca_file=files["tls.ca.file"],
         cert_file=files["tls.cert.file"],
         key_file=files["tls.key.file"],
+        key_password_file=files["tls.key.password.file"],
         verify=verify,
     )
 

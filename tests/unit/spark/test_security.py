@@ -5,6 +5,7 @@ import pickle
 import socket
 
 import pytest
+from tests.certificates import Authority
 
 from sprocketmq.cli.pipeline import security_of
 from sprocketmq.cli.target import Target
@@ -102,6 +103,8 @@ def test_the_store_format_has_no_credentials_and_does_not_recommend_them():
         ({"tls": "false", "tls.cert.file": "c.pem"}, "tls.cert.file", "cannot be given together with tls=false"),
         ({"tls": "false", "tls.verify": "false"}, "tls.verify", "cannot be given together with tls=false"),
         ({"tls.key.file": "key.pem"}, "tls.key.file", "it goes with tls.cert.file"),
+        ({"tls.key.password.file": "password"}, "tls.key.password.file", "it goes with tls.cert.file"),
+        ({"tls.key.password": SECRET}, "tls.key.password", "write it to a file, and name that with option tls.key.password.file"),
         ({"tls.verify": "false", "tls.ca.file": "ca.pem"}, "tls.ca.file", "no certificate is verified"),
         (
             {"credentials.file": "c.json", "credentials.env": "ORDERS"},
@@ -188,6 +191,23 @@ def test_what_is_missing_on_a_machine_is_named_with_the_machine(tmp_path, option
     assert missing.value.option == option
     assert f"on driver host {socket.gethostname()}, " in str(missing.value)
     assert path in str(missing.value)
+
+
+def test_the_password_of_an_encrypted_key_comes_from_a_file(tmp_path):
+    pair = Authority(tmp_path).issue("reader", password=SECRET)
+    password = tmp_path / "password"
+    password.write_text(f"{SECRET}\n")
+    password.chmod(0o600)
+    security = parsed(**{"tls.cert.file": pair.cert_file, "tls.key.file": pair.key_file, "tls.key.password.file": str(password)})
+    assert SECRET.encode() not in pickle.dumps(security)
+    assert security.resolve().tls.key_password.reveal() == SECRET
+    password.write_text("\n")
+    with pytest.raises(OptionError, match=r"'tls\.key\.password\.file'.* is empty: write the password") as empty:
+        security.resolve()
+    assert empty.value.option == "tls.key.password.file"
+    password.chmod(0o644)
+    with pytest.raises(OptionError, match=r"'tls\.key\.password\.file'.*others may read it"):
+        security.resolve()
 
 
 def test_a_file_that_others_may_read_is_refused(tmp_path):
