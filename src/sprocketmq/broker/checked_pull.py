@@ -1,5 +1,6 @@
 """One checked pull, and the response code of what was read for it."""
 
+from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.query import members_of
 from sprocketmq.broker.topics import Topic
 from sprocketmq.errors import FatalError
@@ -28,12 +29,14 @@ class PullRefused(FatalError):
 class Pull:
     """One checked pull: what to read, and whom to answer.
 
-    It may be held for ``suspend_s`` seconds. ``max_units`` limits a read to what was loaded from the disk in ``loads`` steps. ``tick``,
-    ``held``, ``due`` and ``woken`` are for a held one.
+    It wants messages with ``tag_codes``, or those that meet ``condition``; without either, all of them. It may be held for ``suspend_s``
+    seconds. ``max_units`` limits a read to what was loaded from the disk in ``loads`` steps. ``tick``, ``held``, ``due`` and ``woken`` are
+    for a held one.
     """
 
     __slots__ = (
         "command",
+        "condition",
         "conn",
         "due",
         "group",
@@ -69,6 +72,7 @@ class Pull:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
         *,
+        condition: Condition | None = None,
         own_subscription: bool,
         suspend_s: float,
     ) -> None:
@@ -81,6 +85,7 @@ class Pull:
         self.max_count = max_count
         self.max_bytes = max_bytes
         self.tag_codes = tag_codes
+        self.condition = condition
         self.own_subscription = own_subscription
         self.suspend_s = suspend_s
         self.since = 0.0  # when its handling began, once it waits

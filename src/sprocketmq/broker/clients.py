@@ -5,6 +5,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sprocketmq.broker.filters.refusals import FilterRefused, condition_of, is_sql
+from sprocketmq.broker.filters.sql92 import Condition, compile_sql
+from sprocketmq.broker.filters.tokens import ExpressionRefused
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.requesters import Requesters
 from sprocketmq.broker.topics import TopicTable
@@ -40,7 +43,6 @@ MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
 LARGE_GROUP = 8
 NOTICE_INTERVAL_PER_MEMBER_S = 0.02
 MAX_NOTICE_INTERVAL_S = 2.0
-SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
 
 _LANGUAGES = {code.value: code.name for code in LanguageCode}
 
@@ -64,10 +66,14 @@ class Member:
 
 @dataclass(slots=True)
 class Subscription:
-    """A group's subscription to a topic; ``tag_codes`` is None for everything."""
+    """A group's subscription to a topic: to messages with ``tag_codes``, or that meet ``condition``; without either, to everything.
+
+    One with an SQL92 expression that cannot be compiled has neither, and gets nothing.
+    """
 
     data: SubscriptionData
     tag_codes: frozenset[int] | None
+    condition: Condition | None = None
 
 
 @dataclass(slots=True)
@@ -173,10 +179,19 @@ class ClientRegistry:
                 changed = True
             elif known.data.sub_version >= subscription.sub_version:
                 continue
-            elif known.data.sub_string != subscription.sub_string:
+            elif (known.data.sub_string, known.data.expression_type) != (subscription.sub_string, subscription.expression_type):
                 changed = True
-            group.subscriptions[topic] = Subscription(subscription, tag_filter(subscription))
+            group.subscriptions[topic] = self._subscribed(name, subscription)
         return changed
+
+    def _subscribed(self, group: str, data: SubscriptionData) -> Subscription:
+        if not is_sql(data.expression_type):
+            return Subscription(data, tag_filter(data))
+        try:
+            return Subscription(data, None, compile_sql(data.sub_string))
+        except ExpressionRefused as e:
+            self._peer_log.event(f"{group} {data.topic}", "filter_refused", group=group, topic=data.topic, reason=e)
+            return Subscription(data, None)
 
     def leave(self, conn: ServerConnection, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[ConsumerGroup]:
         """Remove a client from the named groups and return the consumer group whose members changed, if any."""
@@ -247,12 +262,13 @@ class ClientRegistry:
 
 
 class ClientHandlers:
-    """Requests of and about connected clients."""
+    """Requests of and about connected clients. ``filters`` says whether the broker filters by SQL92."""
 
-    def __init__(self, clients: ClientRegistry, groups: GroupTable, topics: TopicTable) -> None:
+    def __init__(self, clients: ClientRegistry, groups: GroupTable, topics: TopicTable, *, filters: bool) -> None:
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        self._filters = filters
         # Groups whose members were told within their interval, and those of them that have changed since.
         self._told: set[str] = set()
         self._changed_since: set[str] = set()
@@ -360,8 +376,10 @@ class ClientHandlers:
         """Answer 46: whether a subscription can be served."""
         if command.body:
             subscription = CheckClientConfig.decode(command.body).subscription_data
-            if subscription.expression_type not in ("TAG", ""):
-                conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=SQL_REFUSED)
+            try:
+                condition_of(subscription.expression_type, subscription.sub_string, filters=self._filters)
+            except FilterRefused as e:
+                conn.respond(command, e.code, remark=e.remark)
                 return
         conn.respond(command, ResponseCode.SUCCESS)
 

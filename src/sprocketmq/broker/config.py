@@ -60,6 +60,8 @@ class BrokerConfig:
     # Old names, accepted until 0.2: where given, they limit pulls of all messages.
     max_transfer_count: int | None = None
     max_transfer_bytes: int | None = None
+    # Whether consumers may filter by SQL92 expressions on properties.
+    enable_property_filter: bool = True
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
     flush_interval_s: float = 0.5

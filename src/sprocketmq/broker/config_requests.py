@@ -119,6 +119,7 @@ def settings_table(config: BrokerConfig, role: BrokerRole, address: str) -> dict
         "maxTransferBytesOnMessageInDisk": config.max_transfer_bytes_on_message_in_disk,
         "maxTransferCountOnMessageInDisk": config.max_transfer_count_on_message_in_disk,
         "maxFilterMessageSize": store.max_filter_units * 20,
+        "enablePropertyFilter": config.enable_property_filter,
         "accessMessageInMemoryMaxRatio": config.access_message_in_memory_max_ratio,
         "messageDelayLevel": store.message_delay_level,
         "registerNameServerPeriod": _ms(config.register_interval_s),

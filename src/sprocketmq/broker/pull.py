@@ -10,9 +10,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from sprocketmq.broker.checked_pull import Pull, PullRefused, from_the_asked_offset, response_code
-from sprocketmq.broker.clients import SQL_REFUSED, ClientRegistry, tag_filter
+from sprocketmq.broker.clients import ClientRegistry, tag_filter
 from sprocketmq.broker.cold_reads import ColdReads
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.filters.reading import messages_at_once, read_matching
+from sprocketmq.broker.filters.refusals import TURNED_OFF, FilterRefused, condition_of, is_sql
+from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.held_pulls import HeldPulls
 from sprocketmq.broker.metrics.counters import BrokerCounters
@@ -106,6 +109,7 @@ class PullHandlers:
         self._disk_bytes = config.max_transfer_bytes_on_message_in_disk
         # Messages that are further behind the end of the log than this count as on the disk, and are better read from a slave.
         self._in_memory_bytes = memory_bytes() * config.access_message_in_memory_max_ratio // 100
+        self._filters = config.enable_property_filter
         self._slave_read_enable = config.slave_read_enable
         self._max_held = config.max_held_pulls
 
@@ -155,7 +159,9 @@ class PullHandlers:
                 f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{conn.peer}]"
             )
             raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
-        tag_codes = self._tag_codes(header, group)
+        tag_codes, condition = self._filter(header, group)
+        if topic.retry_group is not None:
+            condition = None  # its messages met it before
         if self._offsets.resets or self._offsets.ends:
             moved = self._offsets.moved(header.consumer_group, name, queue_id, offset)
             if moved is not None:
@@ -175,6 +181,7 @@ class PullHandlers:
             max(1, min(header.max_msg_nums, self._max_count)),
             self._max_bytes if max_bytes is None else max(1, min(max_bytes, self._max_bytes)),
             tag_codes,
+            condition=condition,
             own_subscription=bool(sys_flag & PULL_SUBSCRIPTION),
             suspend_s=header.suspend_timeout_ms / 1000 if sys_flag & PULL_SUSPEND else 0.0,
         )
@@ -226,8 +233,11 @@ class PullHandlers:
 
     def _wait_for_disk(self, pull: Pull) -> bool:
         """Have another thread read what ``pull`` needs from the disk; False when it needs nothing, or has waited often enough."""
-        units = pull.max_count if pull.tag_codes is None else max(pull.max_count, self._store.max_filter_units)
-        cold = self._store.find_cold(pull.topic.name, pull.queue_id, pull.offset, units, pull.max_count if pull.tag_codes is None else None)
+        if pull.condition is not None:
+            units = messages_at_once(pull.condition)
+        else:
+            units = pull.max_count if pull.tag_codes is None else max(pull.max_count, self._store.max_filter_units)
+        cold = self._store.find_cold(pull.topic.name, pull.queue_id, pull.offset, units, units if pull.tag_codes is None else None)
         if cold is None:
             pull.max_units = None
             return False
@@ -254,17 +264,20 @@ class PullHandlers:
             log.exception("a pull of topic %s, queue %d, cannot be answered", pull.topic.name, pull.queue_id)
             pull.conn.respond(pull.command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"internal error: {type(e).__name__}: {e}")
 
-    def _tag_codes(self, header: PullRequest, group: SubscriptionGroupConfig) -> frozenset[int] | None:
-        """Return the tags of the request itself, or of the group's last heartbeat."""
+    def _filter(self, header: PullRequest, group: SubscriptionGroupConfig) -> tuple[frozenset[int] | None, Condition | None]:
+        """Return the tags, or the condition, of the request itself, or of the group's last heartbeat."""
         name = header.topic
         if header.sys_flag & PULL_SUBSCRIPTION:
-            if header.expression_type not in (None, "", "TAG"):
-                raise PullRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
             expression = header.subscription
+            if is_sql(header.expression_type):
+                try:
+                    return None, condition_of(header.expression_type, expression, filters=self._filters)
+                except FilterRefused as e:
+                    raise PullRefused(e.code, e.remark) from None
             if expression is None or expression == "*":
-                return None
+                return None, None
             try:
-                return _parse_expression(name, expression)
+                return _parse_expression(name, expression), None
             except InvalidName:
                 raise PullRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
         online = self._clients.consumers.get(header.consumer_group)
@@ -280,12 +293,29 @@ class PullHandlers:
             raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist\n{FAQ}")
         if subscription.data.sub_version < header.sub_version:
             raise PullRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        if subscription.data.expression_type not in ("TAG", ""):
-            raise PullRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
-        return subscription.tag_codes
+        if is_sql(subscription.data.expression_type):
+            if not self._filters:
+                raise PullRefused(ResponseCode.SYSTEM_ERROR, TURNED_OFF)
+            if subscription.condition is None:
+                remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+                raise PullRefused(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+        return subscription.tag_codes, subscription.condition
 
     def _read(self, pull: Pull) -> ReadResult:
         disk_before = self._store.commitlog_max_offset if pull.loads else self._store.commitlog_max_offset - self._in_memory_bytes
+        disk = DiskLimits(disk_before, self._disk_count, self._disk_bytes) if disk_before > 0 else None
+        if pull.condition is not None:
+            return read_matching(
+                self._store,
+                pull.topic.name,
+                pull.queue_id,
+                pull.offset,
+                pull.condition,
+                max_count=pull.max_count,
+                max_bytes=pull.max_bytes,
+                disk=disk,
+                max_units=pull.max_units,
+            )
         return self._store.read(
             pull.topic.name,
             pull.queue_id,
@@ -293,7 +323,7 @@ class PullHandlers:
             max_count=pull.max_count,
             max_bytes=pull.max_bytes,
             tag_codes=pull.tag_codes,
-            disk=DiskLimits(disk_before, self._disk_count, self._disk_bytes) if disk_before > 0 else None,
+            disk=disk,
             max_units=pull.max_units,
         )
 

@@ -47,7 +47,7 @@ class RequestTable:
         self._parts = parts
         config, clock = parts.config, parts.clock
         allows = guard.allows if guard is not None else None
-        self.clients = ClientHandlers(parts.clients, parts.groups, parts.topics)
+        self.clients = ClientHandlers(parts.clients, parts.groups, parts.topics, filters=config.enable_property_filter)
         status = StatusHandlers(
             parts.store,
             parts.role,

@@ -56,6 +56,7 @@ class Settings:
     max_filter_units: int = 800
     max_connections: int = 10_000
     max_held_pulls: int = 100_000
+    enable_property_filter: bool = True
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
     transaction_timeout_s: float = 6.0

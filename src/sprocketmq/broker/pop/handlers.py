@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache
 
-from sprocketmq.broker.clients import SQL_REFUSED, tag_filter
+from sprocketmq.broker.clients import tag_filter
 from sprocketmq.broker.config import BrokerConfig
+from sprocketmq.broker.filters.refusals import FilterRefused, condition_of, is_sql
+from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
@@ -191,11 +193,15 @@ class PopHandlers:
         return group
 
     @staticmethod
-    def _tag_codes(topic: str, kind: str | None, expression: str | None) -> frozenset[int] | None:
-        if kind not in (None, "", "TAG"):
-            raise PopRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, SQL_REFUSED)
+    def _filters(topic: Topic, kind: str | None, expression: str | None) -> tuple[frozenset[int] | None, Condition | None]:
+        """Return the tags, or the condition on properties, of a pop. As in the reference, pops have conditions whatever the settings say."""
         try:
-            return _parse_expression(topic, expression or "*")
+            if is_sql(kind):
+                condition = condition_of(kind, expression, filters=True)
+                return None, condition if topic.retry_group is None else None  # those of retry topics met it before
+            return _parse_expression(topic.name, expression or "*"), None
+        except FilterRefused as e:
+            raise PopRefused(e.code, e.remark) from None
         except InvalidName:
             raise PopRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
 
@@ -226,7 +232,7 @@ class PopHandlers:
             max_count=header.max_msg_nums,
             invisible_ms=invisible_ms,
             init_mode=header.init_mode,
-            tag_codes=self._tag_codes(header.topic, header.exp_type, header.exp),
+            filters=self._filters(topic, header.exp_type, header.exp),
             order=header.order,
             attempt_id=header.attempt_id or "",
         )
@@ -323,7 +329,7 @@ class PopHandlers:
             max_count=1,
             invisible_ms=1,
             init_mode=1,
-            tag_codes=self._tag_codes(header.topic, header.exp_type, header.exp),
+            filters=self._filters(topic, header.exp_type, header.exp),
             order=header.order,
             attempt_id=header.attempt_id or "",
             notifies=True,

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from sprocketmq.broker.filters.reading import messages_at_once, passes
 from sprocketmq.broker.offsets import OffsetTable, is_young
 from sprocketmq.broker.pop.journal import Journal
 from sprocketmq.broker.pop.records import delivered_again, messages_in
@@ -221,15 +222,17 @@ class Popping:
             if len(found) >= wanted or room <= 0 or queue.full:
                 break
             start = queue.next
-            result = self._store.read(
-                key[1], key[2], start, max_count=wanted - len(found), max_bytes=max(room, 1), tag_codes=waiter.tag_codes
-            )
+            condition = waiter.condition
+            count = wanted - len(found) if condition is None else max(wanted, messages_at_once(condition) // MAX_READS)
+            result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max(room, 1), tag_codes=waiter.tag_codes)
             if result.status is _FOUND:
                 following = result.next_offset
                 for offset, record in messages_in(result.buffers, start, waiter.tag_codes):
                     if len(found) == wanted:
                         following = offset  # in the middle of a batch
                         break
+                    if condition is not None and not passes(condition, record):
+                        continue
                     found.append((offset, record))
                     room -= len(record)
                 queue.next = following

@@ -7,6 +7,7 @@ finds nothing.
 import asyncio
 from collections.abc import Callable, Iterator
 
+from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.topics import Topic
 from sprocketmq.clock import Clock
 from sprocketmq.net.server import ServerConnection
@@ -25,6 +26,7 @@ class PopWaiter:
     __slots__ = (
         "attempt_id",
         "command",
+        "condition",
         "conn",
         "deadline",
         "group",
@@ -50,7 +52,7 @@ class PopWaiter:
         max_count: int,
         invisible_ms: int,
         init_mode: int,
-        tag_codes: frozenset[int] | None,
+        filters: tuple[frozenset[int] | None, Condition | None],
         order: bool,
         attempt_id: str,
         notifies: bool = False,
@@ -63,7 +65,7 @@ class PopWaiter:
         self.max_count = max_count
         self.invisible_ms = invisible_ms
         self.init_mode = init_mode
-        self.tag_codes = tag_codes
+        self.tag_codes, self.condition = filters
         self.order = order
         self.attempt_id = attempt_id
         self.notifies = notifies
@@ -73,7 +75,7 @@ class PopWaiter:
     @property
     def kind(self) -> tuple[object, ...]:
         """Pops of one kind find the same."""
-        return self.group.group_name, self.queue_id, self.tag_codes, self.order, self.attempt_id, self.notifies
+        return self.group.group_name, self.queue_id, self.tag_codes, self.condition, self.order, self.attempt_id, self.notifies
 
 
 class PopWaiters:
