@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
     from sprocketmq.client.admin import GroupProgress, MessageTrace, QueueProgress
     from sprocketmq.client.consume.consumer_stats import ConsumerStats, QueueStats
-    from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
+    from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, Sql
     from sprocketmq.client.consume.received_batch import ReceivedBatch
     from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
     from sprocketmq.client.send.batching import Batching, BatchingStats
@@ -57,6 +57,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SprocketError",
+    "Sql",
     "TlsConfig",
     "TraceConfig",
     "TraceStats",
@@ -98,6 +99,7 @@ _HOMES = {
     "SendResult": "protocol.message",
     "SendStatus": "protocol.message",
     "SprocketError": "errors",
+    "Sql": "client.consume.pull_requests",
     "TlsConfig": "net.tls",
     "TraceConfig": "client.traces.config",
     "TraceStats": "client.traces.config",

@@ -142,8 +142,6 @@ async def test_a_group_name_that_is_none(ask, group):
 
 
 async def test_expressions_that_cannot_be_served(ask):
-    answer = await ask.pull("orders", 0, expression="a > 1", expressionType="SQL92")
-    assert (answer.code, answer.remark) == (1, "The broker does not support consumer to filter message by SQL92")
     answer = await ask.pull("orders", 0, expression="||")
     assert (answer.code, answer.remark) == (23, "parse the consumer's subscription failed")
 
@@ -337,15 +335,6 @@ async def test_a_client_that_does_not_read_gets_no_more_data(start_broker, conne
     refused = next(answer for answer in answers if answer.code == 20)
     assert refused.ext["nextBeginOffset"] == "0"
     assert (await ask.pull("big", 0)).code == 0
-
-
-async def test_a_subscription_in_sql_is_refused_at_the_pull(ask, broker):
-    from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-
-    sql = SubscriptionData("orders", "a > 1", expression_type="SQL92", sub_version=1)
-    await ask(34, {}, HeartbeatData("c1", [], [ConsumerData("cg", subscription_data_set=[sql])]).encode())
-    answer = await ask.pull("orders", 0, sysFlag="0")
-    assert (answer.code, answer.remark) == (1, "The broker does not support consumer to filter message by SQL92")
 
 
 async def test_an_earlier_deadline_comes_first(start_broker, connect):

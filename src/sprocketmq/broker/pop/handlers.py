@@ -194,7 +194,7 @@ class PopHandlers:
 
     @staticmethod
     def _filters(topic: Topic, kind: str | None, expression: str | None) -> tuple[frozenset[int] | None, Condition | None]:
-        """Return the tags, or the condition on properties, of a pop. As in the reference, pops have conditions whatever the settings say."""
+        """Return the tags, or the condition, of a pop; as in the reference, pops have conditions whatever the settings say."""
         try:
             if is_sql(kind):
                 condition = condition_of(kind, expression, filters=True)

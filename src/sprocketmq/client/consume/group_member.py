@@ -136,6 +136,7 @@ class GroupMember:
                 await self._instance.fetch_route(topic)
             except SprocketError as e:
                 log.warning("consumer group %s: no route of %s yet: %s", self.group, topic, e)
+        await self.check.conditions()
         # Before the first heartbeat, which replaces the group's subscriptions at the broker with this member's.
         await self.check.compare()
         self._instance.consumers = self._describe

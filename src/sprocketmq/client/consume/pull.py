@@ -19,7 +19,8 @@ from sprocketmq.client.consume.pull_requests import (
     read_pull,
     read_subscriptions,
     subscription_of,
-    tag_subscription,
+    subscription_to,
+    type_of,
 )
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice
@@ -160,7 +161,7 @@ class PullConsumer(Client):
         """Return up to ``max_messages`` messages of about ``max_bytes`` (default 256 KiB) from ``offset`` on.
 
         The broker's own limits may be lower; a batch that is stored as one record is returned whole, so there may be more. ``expression``
-        is ``"*"`` or ``"tag || tag"``, or with type ``"SQL92"`` a condition on properties, which only brokers configured for it accept.
+        is ``"*"``, ``"tag || tag"`` or an ``Sql``, a condition on properties, which Apache's brokers take with enablePropertyFilter only.
         ``read_from`` chooses between a master and its slaves; when the chosen one is gone another answers, and the result says which
         kind. When there is no message yet, the broker waits up to ``wait_ms`` for one (Apache's rounds short waits up to 5 s);
         ``timeout_s`` is the time for the response beyond that. An offset out of range is no error: see PullStatus. Raises TopicNotFound,
@@ -169,7 +170,7 @@ class PullConsumer(Client):
         self._instance.check()
         check_queue(queue)
         check_pull(offset=offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=wait_ms)
-        subscription, tags = subscription_of(queue.topic, expression, expression_type)
+        subscription, tags = subscription_of(queue.topic, expression, type_of(expression, expression_type))
         header = pull_header(
             self.group,
             queue,
@@ -224,7 +225,7 @@ class PullConsumer(Client):
             queue,
             max_bytes=max_bytes,
             expression=expression,
-            expression_type=expression_type,
+            expression_type=type_of(expression, expression_type),
             read_from=read_from,
             timeout_s=timeout_s,
         )
@@ -234,7 +235,7 @@ class PullConsumer(Client):
 
         Raises BrokerError with the broker's reason, and what asking a broker raises.
         """
-        subscription, _ = subscription_of(queue.topic, expression, expression_type)
+        subscription, _ = subscription_of(queue.topic, expression, type_of(expression, expression_type))
         route = await self._instance.route(queue.topic)
         address = route.address(queue.broker_name)
         if address is None:
@@ -342,7 +343,7 @@ class PullConsumer(Client):
         for queue in chosen:
             check_queue(queue)
             if queue.topic not in self._subscriptions:
-                self._subscriptions[check_topic(queue.topic)] = tag_subscription(queue.topic, expression, 0)
+                self._subscriptions[check_topic(queue.topic)] = subscription_to(queue.topic, expression, 0)
         if self._polling is None:
             self._polling = Polling(
                 self._instance,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from numbers import Integral
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,6 +28,25 @@ _json = msgspec.json.encode
 DEFAULT_MAX_BYTES = 262_144
 
 ExpressionType = Literal["TAG", "SQL92"]
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+class Sql(str):
+    """A condition on the properties of messages, for the broker to filter by: ``Sql("price > 100 AND region IN ('eu', 'us')")``.
+
+    The broker checks it (docs/guide/filtering.md).
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Sql({super().__repr__()})"
+
+
+def type_of(expression: str, expression_type: ExpressionType = TAG) -> ExpressionType:
+    """Return the type of an expression, which an ``Sql`` has itself."""
+    return SQL92 if isinstance(expression, Sql) else expression_type
 
 
 class PullStatus(Enum):
@@ -125,7 +144,14 @@ def read_subscriptions(subscriptions: Mapping[str, str] | Iterable[str] | str, v
             raise ConfigError(f"subscribe to a topic, a list of topics or a mapping of topics to tags, not {subscriptions!r}") from None
     if not subscriptions:
         raise ConfigError("subscribe to at least one topic")
-    return {check_topic(topic): tag_subscription(topic, text, version) for topic, text in subscriptions.items()}
+    return {check_topic(topic): subscription_to(topic, text, version) for topic, text in subscriptions.items()}
+
+
+def subscription_to(topic: str, expression: str, version: int) -> SubscriptionData:
+    """Return the subscription for tags or an ``Sql``, as of ``version``. Raises InvalidName or ConfigError for another expression."""
+    if isinstance(expression, Sql):
+        return msgspec.structs.replace(pull_subscription(topic, expression, SQL92), sub_version=version)
+    return tag_subscription(topic, expression, version)
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
@@ -155,14 +181,14 @@ def pull_subscription(topic: str, expression: str, expression_type: str) -> Subs
 
     Raises InvalidName for an invalid tag expression, ConfigError for an empty condition or another type.
     """
-    if expression_type == "TAG":
+    if expression_type == TAG:
         return tag_subscription(topic, expression, 0)
-    if expression_type != "SQL92":
+    if expression_type != SQL92:
         raise ConfigError(f"expressions are of type TAG or SQL92, not {expression_type!r}")
     condition: object = expression
     if not isinstance(condition, str) or not condition.strip():
         raise ConfigError("an SQL92 expression must not be empty; to read everything use type TAG and '*'")
-    return SubscriptionData(topic, expression, expression_type=expression_type)
+    return SubscriptionData(topic, str(expression), expression_type=expression_type)
 
 
 def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:

@@ -65,12 +65,12 @@ Mode = Literal["clustering", "broadcasting"]
 class PushConsumer(Client):
     """A member of consumer group ``group``: each queue of the subscribed topics is consumed by one member at a time.
 
-    ``subscriptions`` maps topics to ``"*"`` or ``"tag || tag"``; one topic name or a list of names subscribes to everything in them. All
-    members of a group must subscribe to the same. ``consume_from`` says where a group without a committed offset starts: ``"last"`` (new
-    messages; a young queue is read from its beginning, as brokers count it as new), ``"first"``, or epoch seconds. ``batch_max`` (1 to
-    1024) limits the messages of one batch, and raises the pull size with it. Pulling of a queue pauses while more than ``max_cached``
-    messages or ``max_cached_bytes`` of it are cached here, or while its cached offsets span more than ``max_span`` (two batches always
-    fit).
+    ``subscriptions`` maps topics to ``"*"``, ``"tag || tag"`` or an ``Sql`` condition on properties; one topic name or a list of names
+    subscribes to everything in them. All members of a group must subscribe to the same. ``consume_from`` says where a group without a
+    committed offset starts: ``"last"`` (new messages; a young queue is read from its beginning, as brokers count it as new), ``"first"``,
+    or epoch seconds. ``batch_max`` (1 to 1024) limits the messages of one batch, and raises the pull size with it. Pulling of a queue
+    pauses while more than ``max_cached`` messages or ``max_cached_bytes`` of it are cached here, or while its cached offsets span more than
+    ``max_span`` (two batches always fit).
 
     **Delivery** is at least once. A batch counts as consumed when its handler returns or its loop body ends, except for messages given to
     ``batch.retry()``: those are sent back to the broker, which delivers them again later, to any member, through the group's retry topic

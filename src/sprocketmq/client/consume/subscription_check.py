@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Mapping
 
-from sprocketmq.client.instance import Instance
-from sprocketmq.errors import SprocketError
-from sprocketmq.protocol.bodies import ConsumerConnection, SubscriptionData
+from sprocketmq.client.consume.pull_requests import TAG
+from sprocketmq.client.instance import Instance, response_error
+from sprocketmq.errors import RetriableError, SprocketError
+from sprocketmq.protocol.bodies import CheckClientConfig, ConsumerConnection, SubscriptionData
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.headers import ConsumerGroupRequest
@@ -42,6 +43,25 @@ class SubscriptionCheck:
                 )
             self._reported[topic] = theirs
 
+    async def conditions(self) -> None:
+        """Have the brokers of each topic check the condition that is subscribed with. Raises the error of one that refuses it.
+
+        A broker that cannot be reached is left out: it refuses the pulls.
+        """
+        for topic, subscription in self._subscriptions.items():
+            route = self._instance.routes.get(topic)
+            if subscription.expression_type == TAG or route is None:
+                continue
+            body = CheckClientConfig(self._instance.client_id, self._group, subscription).encode()
+            for address in route.masters.values():
+                try:
+                    answer = await self._instance.ask(address, RequestCode.CHECK_CLIENT_CONFIG, ext={}, body=body)
+                except RetriableError as e:
+                    log.warning("consumer group %s: broker %s has not checked %s: %s", self._group, address, _describe(subscription), e)
+                    continue
+                if answer.code != ResponseCode.SUCCESS:
+                    raise response_error(answer, address, topic)
+
     async def _group_subscriptions(self) -> dict[str, SubscriptionData] | None:
         for topic in self._subscriptions:
             route = self._instance.routes.get(topic)
@@ -64,6 +84,6 @@ class SubscriptionCheck:
 def _describe(subscription: SubscriptionData | None) -> str:
     if subscription is None:
         return "nothing"
-    if subscription.expression_type != "TAG":
+    if subscription.expression_type != TAG:
         return f"{subscription.expression_type} {subscription.sub_string!r}"
     return f"tags {' || '.join(sorted(subscription.tags_set))!r}" if subscription.tags_set else "everything"

@@ -227,7 +227,7 @@ class ClusterAccess:
             except BrokerError as e:
                 hint = ""
                 if e.code == ResponseCode.SYSTEM_ERROR:
-                    hint = ". Brokers filter by SQL92 with enablePropertyFilter=true only, SprocketMQ's do not: filter by tag, or in Spark"
+                    hint = ". Brokers filter by SQL92 with enablePropertyFilter=true only: filter by tag, or in Spark"
                 raise FilterRefused(
                     f"broker {queue.broker_name} does not take the {filter[0]} expression {filter[1]!r} for topic {queue.topic}:"
                     f" {e.remark.strip()}{hint}"
