@@ -376,6 +376,7 @@ class ConsumerOptions(TypedDict, total=False):
     RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
     `pause_ms` is spent on every call of the listener. `one_thread` calls it, which keeps the order of each queue. `max_cached` messages of a
     queue wait for it. Nameservers are asked every `poll_routes_ms`. `traced` sets enableTrace; traces are written some seconds later.
+    With `sql` the expression is an SQL92 condition.
     """
 
     orderly: bool
@@ -391,6 +392,7 @@ class ConsumerOptions(TypedDict, total=False):
     one_thread: bool
     poll_routes_ms: int
     traced: bool
+    sql: bool
 
 
 class JavaClient(JavaProcess):

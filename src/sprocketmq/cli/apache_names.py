@@ -320,7 +320,7 @@ _REASONS = {
         deleteConsumeQueueFilesInterval deleteFileBatchMax deleteTopicWithBrokerRegistration enableCleanExpiredOffset
         logicalDiskSpaceCleanForciblyThreshold maxBatchDeleteFilesNum
     """,
-    "there are no SQL filters": """
+    "SQL92 conditions are evaluated when a message is read, and not on retry topics": """
         enableCalcFilterBitMap expectConsumerNumUseFilter filterDataCleanTimeSpan filterSupportRetry maxErrorRateOfBloomFilter
     """,
     "what is counted is fixed": """

@@ -11,6 +11,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -98,7 +99,11 @@ final class Consumers {
             consumer.setPollNameServerInterval(command.getIntValue("poll_routes_ms"));
         }
         String expression = command.getString("expression");
-        consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
+        if (command.getBooleanValue("sql")) {
+            consumer.subscribe(command.getString("topic"), MessageSelector.bySql(expression));
+        } else {
+            consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
+        }
         BlockingQueue<JSONObject> received = new LinkedBlockingQueue<>();
         Refusal refusal = Refusal.of(command);
         if (command.getBooleanValue("orderly")) {

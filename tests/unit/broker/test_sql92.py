@@ -168,31 +168,35 @@ def test_a_value_that_is_no_32_bit_integer_ends_the_evaluation(value):
 
 
 @pytest.mark.parametrize(
-    ("value", "is_number"), [(" 1.5 ", True), ("1e0", True), ("2d", True), ("NaN", False), ("Infinity", True), ("inf", False), ("", False)]
+    ("value", "is_number"), [(" 1.5 ", True), ("1e0", True), ("2d", True), ("NaN", True), ("Infinity", True), ("inf", False), ("", False)]
 )
 def test_a_value_is_a_double_as_java_reads_it(value, is_number):
     assert matches("a > 0.5", a=value) == is_number
+
+
+def test_nan_is_greater_than_every_number_and_equal_to_itself():
+    assert matches("a > b", a="NaN", b="Infinity")
+    assert matches("a >= b AND a <= b", a="NaN", b="NaN")
+    assert not matches("a < 1.5", a="NaN")
 
 
 # --- bounds ---
 
 
 def test_expressions_are_bounded():
-    with pytest.raises(ExpressionRefused, match="8193 characters, at most 8192"):
-        compile_sql("a" * 8193)
+    with pytest.raises(ExpressionRefused, match="4097 characters, at most 4096"):
+        compile_sql("a" * 4097)
     with pytest.raises(ExpressionRefused, match="65536 characters"):
         compile_sql("a = 1 OR " * 7281 + "a = 1  ")
-    with pytest.raises(ExpressionRefused, match="more than 1000 words"):
-        compile_sql("a=1 OR " * 300 + "a=1")
+    with pytest.raises(ExpressionRefused, match="more than 400 words"):
+        compile_sql("a=1 OR " * 120 + "a=1")
     for open_, close in (("(", ")"), ("NOT ", ""), ("- ", "")):
         with pytest.raises(ExpressionRefused, match="nested more than 50 deep"):
             compile_sql(open_ * 60 + "a" + close * 60)
     assert matches("(" * 40 + "a = 1" + ")" * 40)
 
 
-@pytest.mark.parametrize(
-    "text", ["'" * 8191, "(" * 8000, "/*" * 4000, "NOT " * 2000, "--" * 4000, "1" * 8000, "a AND " * 1300, "a=" * 4000]
-)
+@pytest.mark.parametrize("text", ["'" * 4095, "(" * 4000, "/*" * 2000, "NOT " * 1000, "--" * 2000, "1" * 4000, "a AND " * 600, "a=" * 2000])
 def test_what_is_long_and_strange_is_refused_at_once(text):
     with pytest.raises(ExpressionRefused):
         compile_sql(text)

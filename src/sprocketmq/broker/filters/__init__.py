@@ -1,1 +1,1 @@
-"""Filters on message properties: the SQL92 expressions of consumers, and the messages that they let through (docs/internals/filters.md)."""
+"""SQL92 conditions of consumers on the properties of messages (docs/internals/pulls.md#conditions)."""

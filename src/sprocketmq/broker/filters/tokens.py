@@ -6,8 +6,8 @@ from typing import NamedTuple
 from sprocketmq.errors import SprocketError
 
 # Longer expressions, and those with more words, are refused: what a message costs grows with them.
-MAX_LENGTH = 8 << 10
-MAX_TOKENS = 1_000
+MAX_LENGTH = 4 << 10
+MAX_TOKENS = 400
 
 KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "IS", "NULL", "CONTAINS", "STARTSWITH", "ENDSWITH"})
 

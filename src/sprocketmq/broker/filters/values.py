@@ -52,15 +52,20 @@ def _converted(text: str, other: float | bool) -> float:
 def _compared(compare: Callable[[float, float], bool], left: str | float | bool, right: str | float | bool) -> bool:
     """Compare two values; truth values are numbers to Python, and not to SQL. Raises NoMatch."""
     if isinstance(left, str):
-        if isinstance(right, str):
-            return compare(double(left), double(right))
-        return compare(_converted(left, right), right)
+        return (
+            _numbers(compare, double(left), double(right)) if isinstance(right, str) else _numbers(compare, _converted(left, right), right)
+        )
     if isinstance(right, str):
         if isinstance(left, bool):
             raise NoMatch
-        return compare(left, _converted(right, left))
-    if isinstance(left, bool) != isinstance(right, bool):
-        return False
+        return _numbers(compare, left, _converted(right, left))
+    return isinstance(left, bool) == isinstance(right, bool) and _numbers(compare, left, right)
+
+
+def _numbers(compare: Callable[[float, float], bool], left: float, right: float) -> bool:
+    """Compare two numbers as Java does: NaN is equal to itself, and greater than all others."""
+    if left != left or right != right:  # noqa: PLR0124 - only NaN is not equal to itself
+        return compare(left != left, right != right)  # noqa: PLR0124
     return compare(left, right)
 
 
