@@ -466,6 +466,15 @@ class JavaClient(JavaProcess):
         finally:
             self.call("replier_stop", handle=handle)
 
+    def send_timed(self, namesrv: str, topic: str, body: bytes, delay_s: int) -> str:
+        """Send a message for a time `delay_s` ahead, and return its recall handle."""
+        encoded = base64.b64encode(body).decode()
+        return str(self.call("send_timed", namesrv=namesrv, topic=topic, body=encoded, delay_s=delay_s))
+
+    def recall(self, namesrv: str, topic: str, handle: str) -> str:
+        """Recall a message and return its id."""
+        return str(self.call("recall", namesrv=namesrv, topic=topic, handle=handle))
+
     @contextlib.contextmanager
     def transactions(
         self, namesrv: str, group: str, topic: str, ends: Mapping[bytes, str]

@@ -74,7 +74,9 @@ def own_namesrv(session_home: Path) -> Iterator[apache.ApacheNamesrv]:
 def apache_broker(session_home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
     asking = {"transactionTimeOut": "6000", "transactionCheckInterval": "2000"}  # outcomes are written after up to 3 s
-    settings = apache.SMALL_STORE | asking | {"messageDelayLevel": DELAY_LEVELS, "enablePropertyFilter": "true"}
+    settings = (
+        apache.SMALL_STORE | asking | {"messageDelayLevel": DELAY_LEVELS, "enablePropertyFilter": "true", "recallMessageEnable": "true"}
+    )
     broker = apache.ApacheBroker(session_home / "apache-broker", apache_namesrv.address, settings=settings)
     yield broker
     broker.kill()

@@ -220,4 +220,4 @@ async def test_requests_that_are_refused_here(java: JavaClient, side: Side) -> N
     async with connected(side) as conn:
         recall = await conn.request(370, ext={"topic": "Refusals", "recallHandle": "x"}, timeout_s=10)
         mode = await conn.request(401, body=b'{"topic":"Refusals","consumerGroup":"g","mode":"PULL","popShareQueueNum":0}', timeout_s=10)
-    assert (recall.code, mode.code) == ((3, 3) if side.make == "ours" else (16, 0))
+    assert (recall.code, mode.code) == ((604, 3) if side.make == "ours" else (604, 0))

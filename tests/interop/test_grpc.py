@@ -158,6 +158,16 @@ async def test_a_delivery_time(side: Side, endpoint: str, home: Path) -> None:
     assert asyncio.get_running_loop().time() - started >= 4
 
 
+async def test_recalled_messages_do_not_come(side: Side, endpoint: str, home: Path) -> None:
+    topic = await topic_of(side, "DELAY")
+    group = await group_at_start(side, topic)
+    recalled = await official(endpoint, "send", home, topic=topic, messages=[{"body": "recalled", "delay_s": 6}], recall=True)
+    assert recalled["recalled"] == [True]
+    await official(endpoint, "send", home, topic=topic, messages=[{"body": "kept", "delay_s": 8}])
+    found = await official(endpoint, "receive", home, topic=topic, group=group, count=1)
+    assert [message["body"] for message in found["messages"]] == ["kept"]
+
+
 async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
     topic = await topic_of(side, "TRANSACTION")
     group = await group_at_start(side, topic)

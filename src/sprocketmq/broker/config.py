@@ -74,6 +74,8 @@ class BrokerConfig:
     clean_interval_s: float = 10.0
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
+    # Whether producers may recall messages that wait for their delivery time.
+    recall_message_enable: bool = True
     # Transactions. A producer is asked about one that has had no outcome for ``transaction_timeout_s``, or for as long as its message says,
     # then every ``transaction_check_interval_s``; after ``transaction_check_max`` times the message is put aside. ``reject_transactions``
     # refuses all of them.

@@ -125,6 +125,7 @@ def settings_table(config: BrokerConfig, role: BrokerRole, address: str) -> dict
         "registerNameServerPeriod": _ms(config.register_interval_s),
         "flushConsumerOffsetInterval": _ms(config.save_offsets_interval_s),
         "flushDelayOffsetInterval": _ms(config.save_offsets_interval_s),
+        "recallMessageEnable": config.recall_message_enable,
         "transactionTimeOut": _ms(config.transaction_timeout_s),
         "transactionCheckInterval": _ms(config.transaction_check_interval_s),
         "transactionCheckMax": config.transaction_check_max,

@@ -22,7 +22,7 @@ from typing import Any
 from sprocketmq.broker.delay_progress import DelayProgress, read_offsets
 from sprocketmq.broker.forward_clock import ForwardClock
 from sprocketmq.broker.parked_messages import parked_message
-from sprocketmq.broker.timer import Timers, due_of
+from sprocketmq.broker.timer import Timers, due_of, named, recalled_by
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, RemoteProtocolError, RetriableError, SprocketError, StoreFailed
@@ -376,6 +376,7 @@ class DelayService:
         max_bytes = MAX_BYTES_AT_ONCE // (len(due) + timed)
         timers = self.timers.take_due(now, share) if timed else []
         done: list[int] = []
+        markers: list[tuple[str, str]] = []
         try:
             for level in due:
                 taken = 0
@@ -391,10 +392,15 @@ class DelayService:
             delayed = len(arrivals)
             for due_ms, offset in timers:
                 message = self._timed(due_ms, offset)
-                if message is not None:
+                if message is None:
+                    continue
+                done.append(offset)
+                marked = recalled_by(message)
+                if marked is not None:
+                    markers.append(marked)
+                elif not self.timers.is_recalled(*named(message)):
                     self._stage_delivery(message, arrivals)
                     size += message.store_size
-                    done.append(offset)
             self._store.commit()
         except Exception as e:
             self._store.discard()
@@ -414,6 +420,8 @@ class DelayService:
             return
         for offset in done:
             self.timers.mark(offset)
+        for marked in markers:
+            self.timers.forget_recall(marked)
         self.progress.changed |= bool(count or done)
         self.delivered += len(arrivals)
         for level in due:

@@ -16,6 +16,7 @@ from sprocketmq.broker.offsets import OffsetHandlers
 from sprocketmq.broker.parts import BrokerParts
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
+from sprocketmq.broker.recall import RecallHandlers
 from sprocketmq.broker.replication.metadata_answers import MetadataAnswers
 from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.replies.handlers import ReplyHandlers
@@ -135,6 +136,7 @@ class RequestTable:
                 parts.counters,
                 allows=allows,
             ).handlers(),
+            **RecallHandlers(config, parts.store, parts.topics, parts.delays, parts.staged).handlers(),
             **TransactionHandlers(parts.transactions, parts.staged, clock=clock, allows=allows).handlers(),
             **ReplyHandlers(
                 config, parts.topics, parts.clients, parts.counters, parts.background, address=lambda: parts.address, clock=clock

@@ -32,6 +32,7 @@ from sprocketmq.protocol.headers import SendHeader, SendMessageV1, SendMessageV2
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.names import DLQ_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX, TIMER_TOPIC
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, decode_properties, encode_properties
+from sprocketmq.protocol.recall import handle_of
 from sprocketmq.storage.splitting import scan, split
 from sprocketmq.storage.store import MessageStore
 
@@ -79,6 +80,7 @@ class SendHandlers:
         self._parked = self.new_topics.parked
         self._counts_compression = config.has_metrics
         self._max_body = config.max_message_bytes
+        self._broker_name = config.broker_name
         self._ids = MessageIdFactory()
         self._rules = SendRules(config, delays)
         self._completed = self._rules.completed  # called for every message
@@ -214,10 +216,13 @@ class SendHandlers:
                 queue_offset, log_offset = self._delays.stage(level, name, queue_id, body, pairs, **more)
             else:
                 queue_offset, log_offset = self._delays.stage_timed(due_ms, name, queue_id, body, pairs, **more)
+            kept, kind = uniq, 0
+            if due_ms and (handle := handle_of(name, self._broker_name, due_ms, uniq)):
+                kept, kind = staged.timed_answer(queue_id, uniq, log_offset, queue_offset, handle), -1
             message_type = FIFO if message_type is FIFO else DELAY
             size = self._store.commitlog_staged_offset - log_offset
             parked_in = staged.schedule_topic if level else self._topics.get(TIMER_TOPIC) or staged.schedule_topic
-            staged.sends.append((conn, command, parked_in, queue_id, queue_offset, log_offset, uniq, 0, 0, message_type, size, waits))
+            staged.sends.append((conn, command, parked_in, queue_id, queue_offset, log_offset, kept, 0, kind, message_type, size, waits))
             if waits:
                 self._acks.hold()
             return

@@ -21,6 +21,11 @@ class SendAnswers:
         self._several = b'{"queueId":"%d",%b"msgId":"%b",' + fields
         self._inner = b'{"queueId":"%d","batchUniqId":"%b","transactionId":"%b","msgId":"' + msg_id + b'",' + fields
 
+    def timed(self, queue_id: int, uniq: str, log_offset: int, queue_offset: int, handle: str) -> str:
+        """Return the fields for a message that can be recalled."""
+        fields = self.single % (queue_id, json_text(uniq), log_offset, queue_offset)
+        return f'{fields[:-1].decode()},"recallHandle":"{handle}"}}'
+
     def inner(self, queue_id: int, uniq: str, log_offset: int, queue_offset: int) -> bytes:
         """Return the fields for a batch stored as one record."""
         text = json_text(uniq)

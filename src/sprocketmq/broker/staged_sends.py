@@ -6,7 +6,7 @@ it, as the mode says (acks.py): never before its bytes are in the log.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -59,9 +59,9 @@ class Stored(NamedTuple):
 
 
 # A staged send: connection, request, topic, queue id, queue offset, log offset (several for a batch stored as single messages), unique key,
-# tag code (None for several), number of messages of an inner batch (else 0; negative for an answer without fields), type of the message
-# and bytes of its records (0: nothing new is stored), whether the answer waits for disk or replicas. A tuple, because one is made for
-# every send.
+# tag code (None for several), number of messages of an inner batch (else 0; negative where the key has the answer's fields instead, if
+# any), type of the message and bytes of its records (0: nothing new is stored), whether the answer waits for disk or replicas. A tuple,
+# because one is made for every send.
 StagedSend = tuple[ServerConnection, Command, Topic, int, int, int | Sequence[int], str | None, int | None, int, str, int, bool]
 
 
@@ -99,6 +99,10 @@ class StagedSends:
         self._region = config.region
         self._answers = SendAnswers(config.region, b"")
         self.error_ext = msgspec.json.encode({TRACE_ON: "true", MSG_REGION: config.region})
+
+    def timed_answer(self, queue_id: int, uniq: str, log_offset: int, queue_offset: int, handle: str) -> str:
+        """Return the fields of the answer to a timed message, with its recall handle."""
+        return self._answers.timed(queue_id, uniq, log_offset, queue_offset, handle)
 
     def listens_at(self, store_host: bytes) -> None:
         """Take note of the address message ids carry; called before the first send."""
@@ -150,7 +154,7 @@ class StagedSends:
             if type(log_offset) is int:
                 count = 1
                 if inner < 0:
-                    ext = None
+                    ext = uniq.encode() if uniq else None
                 elif inner:
                     count = inner
                     counters.note_batch(counters.inner_batches, count, len(command.body))
@@ -218,14 +222,16 @@ class StagedSends:
         size: int,
         waits: bool,
         message_type: str = NORMAL,
+        ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Answer ``command``, without fields, once the message that was staged for it is stored; without a topic it was parked.
+        """Answer ``command``, with the fields ``ext``, once the message that was staged for it is stored; without a topic it was parked.
 
         ``size`` is that of its record, 0 for an answer that waits for an older record.
         """
+        fields = msgspec.json.encode(ext).decode() if ext else None
         if topic is None:
             message_type = DELAY
-        self.sends.append((conn, command, topic or self.schedule_topic, queue_id, 0, 0, None, tag, -1, message_type, size, waits))
+        self.sends.append((conn, command, topic or self.schedule_topic, queue_id, 0, 0, fields, tag, -1, message_type, size, waits))
         if waits:
             self._acks.hold()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.names import TIMER_TOPIC
-from sprocketmq.protocol.properties import TIMER_OUT_MS, find_property
+from sprocketmq.protocol.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY, find_property
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
@@ -38,6 +38,8 @@ class Timers:
         self._base = 0  # a multiple of 8
         self._bits = bytearray()
         self.delivered = 0
+        # Messages that were recalled, by topic and unique key, until their markers are due.
+        self._recalled: set[tuple[str, str]] = set()
 
     # --- opening ---
 
@@ -67,12 +69,16 @@ class Timers:
     def load(self) -> None:
         """Find the waiting messages in the queue."""
         self._heap = []
+        self._recalled = set()
         offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
         while units := self._store.units(TIMER_TOPIC, 0, offset, _STEP):
             for log_offset, _, _ in units:
                 if not self.was_delivered(offset):
                     record = self._store.record_at(log_offset)
-                    due = None if record is None else due_of(Record(record, 0, len(record)))
+                    message = None if record is None else Record(record, 0, len(record))
+                    due = None if message is None else due_of(message)
+                    if message is not None and (recalled := recalled_by(message)) is not None:
+                        self._recalled.add(recalled)
                     self._heap.append((due or 0, offset))  # a damaged record is handled when it is due: at once
                 offset += 1
         heapify(self._heap)
@@ -123,6 +129,20 @@ class Timers:
             due.append(heappop(heap))
         return due
 
+    # --- recalled messages ---
+
+    def recall(self, topic: str, uniq_key: str) -> None:
+        """Note that a marker is stored for a message."""
+        self._recalled.add((topic, uniq_key))
+
+    def is_recalled(self, topic: str, uniq_key: str) -> bool:
+        """Tell whether a message was recalled."""
+        return (topic, uniq_key) in self._recalled
+
+    def forget_recall(self, recalled: tuple[str, str]) -> None:
+        """Forget a recall: its marker is due, and so its message was."""
+        self._recalled.discard(recalled)
+
     # --- delivered messages ---
 
     def mark(self, offset: int) -> None:
@@ -146,6 +166,23 @@ class Timers:
         """Return the content for timers.json, which refers to the log up to ``log_offset``."""
         self._trim()
         return {"logOffset": log_offset, "base": self._base, "delivered": b64encode(self._bits).decode()}
+
+
+def recalled_by(message: ReceivedMessage) -> tuple[str, str] | None:
+    """Return topic and unique key of the message that a marker recalls, None for a message."""
+    raw = message.raw_properties
+    key = find_property(raw, TIMER_DEL_UNIQKEY.encode())
+    return None if key is None else (_text(find_property(raw, REAL_TOPIC.encode())), _text(key))
+
+
+def named(message: ReceivedMessage) -> tuple[str, str]:
+    """Return the topic and the unique key of a parked message, as recalls name it."""
+    raw = message.raw_properties
+    return _text(find_property(raw, REAL_TOPIC.encode())), _text(find_property(raw, UNIQ_KEY.encode()))
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
 
 
 def due_of(message: ReceivedMessage) -> int | None:

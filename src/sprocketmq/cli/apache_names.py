@@ -104,6 +104,7 @@ SETTINGS = {
     "registerNameServerPeriod": Setting("register_interval_s", seconds),
     "flushConsumerOffsetInterval": Setting("save_offsets_interval_s", seconds),
     "flushDelayOffsetInterval": Setting("save_offsets_interval_s", seconds),
+    "recallMessageEnable": Setting("recall_message_enable", switch),
     "transactionTimeOut": Setting("transaction_timeout_s", seconds),
     "transactionCheckInterval": Setting("transaction_check_interval_s", seconds),
     "transactionCheckMax": Setting("transaction_check_max", whole),
@@ -272,7 +273,7 @@ _REASONS = {
         usePIDColdCtrStrategy
     """,
     "delayed messages have no timer wheel files": """
-        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey mappedFileSizeTimerLog recallMessageEnable
+        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey mappedFileSizeTimerLog
         timerCongestNumEachSlot timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
         timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRecallToTimeWheelEnable
         timerRecallToTimelineEnable timerReputServiceCorePoolSize timerReputServiceMaxPoolSize timerReputServiceQueueCapacity

@@ -59,6 +59,7 @@ class Settings:
     enable_property_filter: bool = True
     register_interval_s: float = 30.0
     save_offsets_interval_s: float = 5.0
+    recall_message_enable: bool = True
     transaction_timeout_s: float = 6.0
     transaction_check_interval_s: float = 30.0
     transaction_check_max: int = 15

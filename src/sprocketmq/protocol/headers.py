@@ -90,6 +90,7 @@ class SendResponse(msgspec.Struct, rename="camel", gc=False):
     queue_offset: Int64
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
+    recall_handle: str | None = None
 
 
 class PullRequest(msgspec.Struct, rename="camel", gc=False):
@@ -229,6 +230,15 @@ class CheckTransaction(msgspec.Struct, rename="camel"):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class RecallMessage(msgspec.Struct, rename="camel"):
+    """Take back a message that waits for its delivery time (370)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 

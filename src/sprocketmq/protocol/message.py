@@ -180,6 +180,7 @@ class Receipt(msgspec.Struct, eq=False):
     broker_name: str
     queue_id: int
     queue_offset: int
+    recall_handle: str = ""
     _each: list[str] | None = None
 
     def offset_msg_id(self, place: int) -> str:
@@ -239,10 +240,16 @@ class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
         """The message's place in the queue, its own also inside a batch."""
         return self._receipt.queue_offset + self._place
 
+    @property
+    def recall_handle(self) -> str:
+        """What a message that waits for ``deliver_at_ms`` can be recalled by (``Producer.recall``); "" for other messages."""
+        return self._receipt.recall_handle
+
     def as_dict(self) -> dict[str, str | int]:
         """Return all that can be read of it, by name, as values that JSON has; ``status`` as its name, such as ``"SEND_OK"``."""
         values: dict[str, Any] = dict(zip(_RESULT, self._values(), strict=True))
-        return values | {"status": self.status.name}
+        handle = {"recall_handle": self.recall_handle} if self.recall_handle else {}
+        return values | {"status": self.status.name} | handle
 
     def _values(self) -> tuple[object, ...]:
         return tuple([getattr(self, name) for name in _RESULT])

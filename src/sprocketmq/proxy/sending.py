@@ -1,7 +1,5 @@
 """Messages from clients to brokers: sends, ends of transactions, recalls; and brokers' questions about unfinished transactions."""
 
-import base64
-import binascii
 import logging
 from itertools import count
 from typing import NamedTuple, Self
@@ -11,13 +9,14 @@ import msgspec
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.send_header import HEADER, header_prefix
-from sprocketmq.errors import ProtocolError, RetriableError, SprocketError
+from sprocketmq.errors import ProtocolError, RemoteProtocolError, RetriableError, SprocketError
 from sprocketmq.events import event
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.properties import SHARDING_KEY, TIMER_DELIVER_MS, encode_properties
+from sprocketmq.protocol.recall import RecallHandle
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 from sprocketmq.proxy.clients import Clients
 from sprocketmq.proxy.codes import COMMIT, FROM_SERVER_CHECK, OK, ROLLBACK, Code, MessageType, Refused, code_of_broker, status, status_of
@@ -198,11 +197,11 @@ def _half(message: ReceivedMessage, transaction: Transaction) -> Proto:
 
 
 def _broker_of_handle(handle: str, topic: str) -> str:
-    """Return the broker that a recall handle names: URL-safe Base64 of ``v1 topic broker time id``. Raises Refused."""
+    """Return the broker that a recall handle names. Raises Refused."""
     try:
-        version, of_topic, broker_name, _, _ = base64.urlsafe_b64decode(handle.encode()).decode().split(" ")
-    except (binascii.Error, ValueError):
-        raise Refused(Code.BAD_REQUEST, "this is no recall handle: give it back as the send returned it") from None
-    if version != "v1" or of_topic != topic:
+        parsed = RecallHandle.parse(handle)
+    except RemoteProtocolError as e:
+        raise Refused(Code.BAD_REQUEST, str(e)) from None
+    if parsed.topic != topic:
         raise Refused(Code.BAD_REQUEST, f"this recall handle is not one of topic {topic!r}")
-    return broker_name
+    return parsed.broker_name

@@ -56,6 +56,7 @@ class Producer(Face[client.Producer]):
     flush = blocking(client.Producer.flush)
     room = blocking(client.Producer.room)
     queues = blocking(client.Producer.queues)
+    recall = blocking(client.Producer.recall)
     request = blocking(client.Producer.request)
     reply = blocking(client.Producer.reply)
 

@@ -110,6 +110,10 @@ public final class Driver {
                 return REQUESTS.start(command);
             case "replier_stop":
                 return REQUESTS.stop(command);
+            case "send_timed":
+                return sendTimed(producer(command), command);
+            case "recall":
+                return producer(command).recallMessage(command.getString("topic"), command.getString("handle"));
             case "transactions_start":
                 return TRANSACTIONS.start(command);
             case "transactions_asked":
@@ -407,6 +411,13 @@ public final class Driver {
         hurrying.setDaemon(true);
         hurrying.start();
         return hurrying;
+    }
+
+    /** Sends a message for a time some seconds ahead, and returns its recall handle. */
+    private static String sendTimed(DefaultMQProducer producer, JSONObject command) throws Exception {
+        Message message = new Message(command.getString("topic"), Base64.getDecoder().decode(command.getString("body")));
+        message.setDelayTimeSec(command.getLongValue("delay_s"));
+        return producer.send(message).getRecallHandle();
     }
 
     /** The admin tool adds its commands to a static list with each call and takes the first of a name; some keep the client they made for it, which has ended. */

@@ -11,6 +11,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.protocol.headers import CreateTopic
 from sprocketmq.protocol.jsondialect import loads
+from sprocketmq.protocol.recall import RecallHandle
 from sprocketmq.protocol.records import Record, decode_records, walk_records
 from sprocketmq.testing import eventually
 
@@ -82,7 +83,7 @@ async def test_broken_requests_get_the_same_code_and_readable_words(reference, n
     assert "java" not in answer.remark
 
 
-@both("recall", "query-assignment", "unknown-code")
+@both("query-assignment", "unknown-code")
 async def test_what_this_broker_does_not_do_is_said(reference, name):
     request = recorded(name, "request")
     if request.is_oneway:
@@ -91,6 +92,18 @@ async def test_what_this_broker_does_not_do_is_said(reference, name):
         return
     answer = await replay(reference, name)
     assert (answer.code, answer.remark) == (3, f" request type {request.code} not supported")
+
+
+@both("recall")
+async def test_a_recall_is_answered_as_recorded(start_broker, name):
+    timed, expected = recorded(name.replace("recall", "send-v2-timer")), recorded(name)
+    handle = RecallHandle.parse(timed.ext["recallHandle"])
+    broker = await start_broker(clock=ManualClock(wall_ms=handle.time_ms - 20_001))
+    broker.topics.create_internal("FxDelay", 1)
+    sent = await replay(broker, name.replace("recall", "send-v2-timer"))
+    assert (sent.code, sent.ext.keys(), sent.ext["recallHandle"]) == (0, timed.ext.keys(), timed.ext["recallHandle"])
+    answer = await replay(broker, name)
+    assert (answer.code, answer.ext) == (0, expected.ext)
 
 
 async def test_a_producer_is_asked_about_a_transaction_as_recorded(start_broker, clock, connect):

@@ -176,7 +176,7 @@ async def test_a_time_that_has_passed_is_no_delay_in_a_batch_either(ask, topics,
     [
         ("__LITE_TOPIC\x01a\x02", "no lite topics"),
         ("INNER_MULTI_DISPATCH\x01%LMQ%a\x02", "into one queue"),
-        ("TIMER_DEL_UNIQKEY\x01a\x02TIMER_DELAY_SEC\x0160\x02", "does not recall"),
+        ("TIMER_DEL_UNIQKEY\x01a\x02TIMER_DELAY_SEC\x0160\x02", "request 370"),
     ],
 )
 async def test_what_this_broker_does_not_do_with_a_message_is_said(ask, topics, properties, says):

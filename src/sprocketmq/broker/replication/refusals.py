@@ -21,6 +21,7 @@ _CODES: dict[int, ResponseCode] = {
     RequestCode.PEEK_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.NOTIFICATION: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.POLLING_INFO: ResponseCode.SERVICE_NOT_AVAILABLE,
+    RequestCode.RECALL_MESSAGE: ResponseCode.SLAVE_NOT_AVAILABLE,
     RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
     RequestCode.UPDATE_AND_CREATE_TOPIC: ResponseCode.NO_PERMISSION,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ResponseCode.NO_PERMISSION,

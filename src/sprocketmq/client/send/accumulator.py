@@ -185,7 +185,7 @@ class Accumulator(Generic[_M]):
             before = self.open.get(latest) if latest != key else None
         try:
             batch = self.open.get(key)
-            if batch is None and self._adaptive and not delayed and before is None and self._is_idle(key, len(message.body)):
+            if batch is None and self._adaptive and not delayed and before is None and self._is_idle(key, message):
                 return SEND_AT_ONCE
         except TypeError:  # something unhashable: the checks below raise what is wrong
             batch = None
@@ -242,8 +242,11 @@ class Accumulator(Generic[_M]):
         queue = queue_of(message) if key is None else self._queue_of_key(message.topic, key)
         return message.topic, message.tag, message.wait_store_ok, queue
 
-    def _is_idle(self, key: BatchKey, size: int) -> bool:
-        return key not in self.open and key not in self._in_flight and size <= self._max_bytes and self.held_bytes + size <= self._total
+    def _is_idle(self, key: BatchKey, message: Message) -> bool:
+        if key in self.open or key in self._in_flight:
+            return False
+        size = BATCH_ENTRY_OVERHEAD + len(message.body)  # as ``lone`` counts it
+        return size <= self._max_bytes and self.held_bytes + size <= self._total
 
     def lone(self, message: Message) -> Batch[_M]:
         """Record that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""

@@ -21,6 +21,7 @@ from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.gathering import Gathering
 from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.queue_choice import Publishers, lone_queue_of
+from sprocketmq.client.send.recalls import recall
 from sprocketmq.client.send.request_reply import Requester
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
@@ -447,6 +448,15 @@ class Producer(Client):
         return await self._explicit.send_encoded(
             topic, body, properties, batch=batch, queue=queue, flag=flag, born_timestamp_ms=born_timestamp_ms, timeout_s=timeout_s
         )
+
+    async def recall(self, recall_handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a message that waits for its ``deliver_at_ms``, by the ``recall_handle`` of its result; return the message's id.
+
+        May be repeated. When it returns, the message is not delivered, unless that had begun. Raises ConfigError for what is no handle;
+        BrokerError when the message is due already, or the broker recalls none (Apache's: ``recallMessageEnable``); TopicNotFound; a
+        RetriableError when the broker cannot be reached; and MaybeStoredError when it does not answer.
+        """
+        return await recall(self._instance, self.group, recall_handle, self._checked_timeout(timeout_s))
 
     # --- request and reply ---
 

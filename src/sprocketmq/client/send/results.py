@@ -32,7 +32,8 @@ def read_receipt(response: Command, ids: str | MessageIds, topic: str, target: T
     code = response.code
     status = STATUSES[code] if code else _SEND_OK
     msg_ids = (ids,) if type(ids) is str else ids
-    return Receipt(status, msg_ids, stored.msg_id, topic, target.broker_name, stored.queue_id, stored.queue_offset)
+    place = (stored.queue_id, stored.queue_offset)
+    return Receipt(status, msg_ids, stored.msg_id, topic, target.broker_name, *place, stored.recall_handle or "")
 
 
 class BatchResults(Sequence[SendResult]):
