@@ -111,7 +111,6 @@ INSIDE: dict[str, dict[str, str]] = {
         "spark/test_demo.py": "_left_running _write",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",
-        "unit/broker/test_query.py": "_members",
         "unit/broker/test_recorded.py": "_put",
         "unit/cli/test_broker_restart.py": "_follow",
         "unit/client/consume/test_group_live.py": "_brokers _groups _servers _shut",

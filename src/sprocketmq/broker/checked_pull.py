@@ -1,7 +1,7 @@
 """One checked pull, and the response code of what was read for it."""
 
 from sprocketmq.broker.filters.sql92 import Condition
-from sprocketmq.broker.query import members_of
+from sprocketmq.broker.inner_batches import members_of
 from sprocketmq.broker.topics import Topic
 from sprocketmq.errors import FatalError
 from sprocketmq.net.server import ServerConnection

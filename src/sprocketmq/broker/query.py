@@ -16,28 +16,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.inner_batches import is_whole, unpacked
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ProtocolError, RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
-from sprocketmq.protocol.batch import BatchEntry, split_batch
+from sprocketmq.protocol.batch import BatchEntry
 from sprocketmq.protocol.bodies import ConsumeQueueUnits, QueueUnit
 from sprocketmq.protocol.codes import (
-    SYSFLAG_BORN_HOST_V6,
-    SYSFLAG_COMPRESSED,
-    SYSFLAG_COMPRESSION_MASK,
-    SYSFLAG_INNER_BATCH,
-    SYSFLAG_NEED_UNWRAP,
-    SYSFLAG_STORE_HOST_V6,
     RequestCode,
     ResponseCode,
 )
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueryConsumeQueue, QueryMessage, ViewMessage
 from sprocketmq.protocol.ids import STORED_AFTER_MS, parse_uniq_key
-from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, find_property
-from sprocketmq.protocol.records import Record, encode_record
+from sprocketmq.protocol.properties import find_property
+from sprocketmq.protocol.records import Record
 from sprocketmq.security.policies import Action
 from sprocketmq.security.requirements import GET, Allows, topic_context
 from sprocketmq.storage.index.record_keys import keys_in
@@ -69,10 +64,6 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 _TAG = "T"
 _UNIQUE = "U"
 _NOT_FOUND = "can not find message, maybe time range not correct"
-_WHOLE = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
-_NOT_OF_MEMBERS = _WHOLE | SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK
-
-Keep = Callable[[BatchEntry], bool]
 
 
 class QueryHandlers:
@@ -183,7 +174,7 @@ class QueryHandlers:
                     if _last_log_offset(found, wanted.count) >= 0:
                         break
                     log_offset = Record(record, 0, len(record)).commitlog_offset
-                    found.append(_Found(log_offset, self._matching(record, wanted) if _is_whole(record) else [record]))
+                    found.append(_Found(log_offset, self._matching(record, wanted) if is_whole(record) else [record]))
                     await asyncio.sleep(0)
                 found += await self._search(topic, wanted, found)
         except (ProtocolError, OSError) as e:
@@ -196,12 +187,12 @@ class QueryHandlers:
 
     def _matching(self, record: memoryview, wanted: "_Wanted") -> list[bytes | memoryview]:
         """Return the messages of a batch found by the index that match a query."""
-        members = _members(record, wanted.fits)
+        members = unpacked(record, wanted.fits)
         if not members and wanted.unique:
             # The id of the batch, which Apache's producers hand out for each of its messages: as such they are shown.
-            members = _members(record, lambda _: True, named=wanted.key)
+            members = unpacked(record, lambda _: True, named=wanted.key)
             wanted.count = max(wanted.count, len(members))
-        return [*(members or _members(record, lambda _: True))]
+        return [*(members or unpacked(record, lambda _: True))]
 
     def _answer(
         self, conn: ServerConnection, command: Command, records: list[bytes | memoryview], more: Mapping[str, str] = NOTHING
@@ -283,12 +274,12 @@ class QueryHandlers:
                         start = low
                         break
                     if (
-                        _is_whole(record)
+                        is_whole(record)
                         and outer.store_timestamp_ms <= wanted.end_ms
                         and not find_property(outer.raw_properties, indexed)
                         and needle in bytes(record)
                     ):
-                        found.append(_Found(log_offset, [*_members(record, wanted.fits)]))
+                        found.append(_Found(log_offset, [*unpacked(record, wanted.fits)]))
                     slice_bytes += size
                     if slice_bytes >= SEARCH_SLICE_BYTES:
                         start = outer.queue_offset
@@ -323,7 +314,7 @@ class QueryHandlers:
         record = self._store.record_at(log_offset) if 0 <= log_offset < self._store.commitlog_visible_offset else None
         if record is None or not visible(Record(record, 0, len(record)).topic):
             return []
-        return [*_members(record, lambda _: True)] if _is_whole(record) else [record]
+        return [*unpacked(record, lambda _: True)] if is_whole(record) else [record]
 
     # --- units of a queue ---
 
@@ -398,29 +389,6 @@ def search_windows(made_ms: int) -> Iterator[tuple[int, int]]:
             yield made_ms + zone_ms - 200, made_ms + zone_ms + 5_000
 
 
-def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
-    """Return the messages of a batch from a queue offset inside it on, as records of their own; none when it begins there or is no batch.
-
-    Raises RemoteProtocolError for a batch that cannot be taken apart.
-    """
-    skipped = first_offset - Record(record, 0, len(record)).queue_offset
-    return _members(record, lambda _: True)[skipped:] if skipped > 0 and _is_whole(record) else []
-
-
-def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
-    """Return the messages of a batch from a queue offset on, as records of their own; None for a record that is no batch.
-
-    Raises RemoteProtocolError for a batch that cannot be taken apart.
-    """
-    if not _is_whole(record):
-        return None
-    return _members(record, lambda _: True)[max(first_offset - Record(record, 0, len(record)).queue_offset, 0) :]
-
-
-def _is_whole(record: memoryview) -> bool:
-    return Record(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
-
-
 def _stored_ms(records: memoryview) -> int:
     return Record(records, 0, len(records)).store_timestamp_ms
 
@@ -434,47 +402,8 @@ def _identified(records: memoryview, wanted: _Wanted) -> list[_Found]:
         size = int.from_bytes(records[at : at + 4], "big")
         record = records[at : at + size]
         at += size
-        if _is_whole(record) and wanted.begin_ms <= _stored_ms(record) <= wanted.end_ms and needle in bytes(record):
-            members = _members(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == needle)
+        if is_whole(record) and wanted.begin_ms <= _stored_ms(record) <= wanted.end_ms and needle in bytes(record):
+            members = unpacked(record, lambda entry: find_property(entry.properties, b"UNIQ_KEY") == needle)
             if members:
                 found.append(_Found(Record(record, 0, size).commitlog_offset, [*members]))
     return found
-
-
-def _members(record: memoryview, keep: Keep, *, named: str = "") -> list[bytes]:
-    """Return messages of a batch as records of their own, those that ``keep`` is true for, with ``named`` under this id.
-
-    Raises RemoteProtocolError for a batch that cannot be taken apart.
-    """
-    outer = Record(record, 0, len(record))
-    sys_flag = outer.sys_flag
-    store_host_at = 76 if sys_flag & SYSFLAG_BORN_HOST_V6 else 64
-    born_host = bytes(record[48 : store_host_at - 8])
-    store_host = bytes(record[store_host_at : store_host_at + (20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8)])
-    topic = outer.topic.encode()
-    base = outer.queue_offset
-    return [
-        encode_record(
-            topic=topic,
-            body=entry.body,
-            properties=_renamed(entry.properties, named) if named else entry.properties,
-            queue_id=outer.queue_id,
-            queue_offset=base + i,
-            physical_offset=outer.commitlog_offset,
-            born_timestamp_ms=outer.born_timestamp_ms,
-            born_host=born_host,
-            store_timestamp_ms=outer.store_timestamp_ms,
-            store_host=store_host,
-            flag=entry.flag,
-            sys_flag=sys_flag & ~_NOT_OF_MEMBERS,
-        )
-        for i, entry in enumerate(split_batch(outer.stored_body))
-        if keep(entry)
-    ]
-
-
-def _renamed(properties: bytes, msg_id: str) -> bytes:
-    """Return a property string with another id, or as it is where that has no room."""
-    pieces = [piece for piece in properties.split(b"\x02") if piece and not piece.startswith(b"UNIQ_KEY\x01")]
-    renamed = b"\x02".join([*pieces, f"UNIQ_KEY\x01{msg_id}".encode(), b""])
-    return renamed if len(renamed) <= MAX_PROPERTIES_LENGTH else properties

@@ -352,8 +352,8 @@ def taken_apart(monkeypatch):
         places.append(Record(record, 0, len(record)).commitlog_offset)
         return split(record, keep, **how)
 
-    split = query_module._members
-    monkeypatch.setattr(query_module, "_members", members)
+    split = query_module.unpacked
+    monkeypatch.setattr(query_module, "unpacked", members)
     return places
 
 

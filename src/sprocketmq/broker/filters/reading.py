@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from sprocketmq.broker.filters.sql92 import Condition
-from sprocketmq.broker.query import singles_of
+from sprocketmq.broker.inner_batches import singles_of
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.properties import decode_properties
 from sprocketmq.protocol.records import Record

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from sprocketmq.broker.query import singles_of
+from sprocketmq.broker.inner_batches import singles_of
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.properties import FIRST_POP_TIME, POP_CK, encode_properties
