@@ -157,16 +157,20 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Commit every queue for the last time; closing the instance unregisters the group. Failed commits are logged."""
-        # These have left ``queues``. A queue that waits for its handler is still there, and is settled with the others.
-        releasing = [release.task for release in self._releases.values() if release.idle.done()]
-        if releasing:
-            await asyncio.wait(releasing)
+        # These have left ``queues``, and no others will: see ``_revoke``. One that waits for its handler is still there, and settled here.
+        await self._releases_begun()
         try:
             await self._store.settle(list(self.queues.values()))
         except SprocketError as e:
             log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
         if self._locks is not None:
             await self._locks.unlock(list(self.queues))
+            await self._releases_begun()  # of handlers that have ended meanwhile
+
+    async def _releases_begun(self) -> None:
+        """Wait for the releases of queues that no handler has messages of any more."""
+        while releasing := [release.task for release in self._releases.values() if release.idle.done()]:
+            await asyncio.wait(releasing)
 
     async def end(self) -> None:
         """Drop every queue: what handlers still do with its messages has no effect. Closes the offset store."""
@@ -379,8 +383,11 @@ class GroupMember:
     # --- releasing queues ---
 
     async def _revoke(self, pq: ProcessQueue) -> None:
-        """Release a queue. Returns when its offset is committed; for an orderly group at once, as a handler may take long."""
-        if pq in self._releases:
+        """Release a queue. Returns when its offset is committed; for an orderly group at once, as a handler may take long.
+
+        A member that closes releases none any more, as ``leave`` would not wait for it: there it is settled with the others.
+        """
+        if pq in self._releases or self._instance.state != OPEN:
             return
         if self._locks is None and self._store.settled(pq):
             self._drop(pq)
