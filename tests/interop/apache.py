@@ -376,7 +376,7 @@ class ConsumerOptions(TypedDict, total=False):
     RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
     `pause_ms` is spent on every call of the listener. `one_thread` calls it, which keeps the order of each queue. `max_cached` messages of a
     queue wait for it. Nameservers are asked every `poll_routes_ms`. `traced` sets enableTrace; traces are written some seconds later.
-    With `sql` the expression is an SQL92 condition.
+    With `sql` the expression is an SQL92 condition. With `broker_rebalance` the broker divides the queues, and says whether to pull or pop.
     """
 
     orderly: bool
@@ -393,6 +393,7 @@ class ConsumerOptions(TypedDict, total=False):
     poll_routes_ms: int
     traced: bool
     sql: bool
+    broker_rebalance: bool
 
 
 class JavaClient(JavaProcess):
@@ -588,7 +589,7 @@ class JavaPushConsumer:
         return client_id
 
     def queues(self, topic: str) -> set[tuple[str, int]]:
-        """Return the queues of a topic that it consumes now, as pairs of broker and queue id."""
+        """Return the queues of a topic that it consumes now, as pairs of broker and queue id; with queue -1 it pops from all of the broker."""
         queues = self._client.call("consumer_state", handle=self._handle)["queues"]
         return {(queue["broker"], queue["queue_id"]) for queue in queues if queue["topic"] == topic}
 

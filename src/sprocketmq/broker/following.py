@@ -20,6 +20,7 @@ from sprocketmq.broker.replication.promotion import RoleRefused, epoch_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import BrokerRole, Role
 from sprocketmq.broker.replication.stream import MasterLog
+from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.staged_sends import Stored
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import Clock
@@ -45,6 +46,7 @@ class Following:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
+        modes: RequestModeTable,
         offsets: OffsetTable,
         progress: DelayProgress,
         outgoing: Outgoing,
@@ -81,6 +83,7 @@ class Following:
             role,
             topics,
             groups,
+            modes,
             offsets,
             progress,
             outgoing,

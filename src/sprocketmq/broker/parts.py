@@ -28,6 +28,7 @@ from sprocketmq.broker.registration import Registrar
 from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import BrokerRole, Role
+from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.retry import RetryRules
 from sprocketmq.broker.saved_files import SavedFiles
 from sprocketmq.broker.send import SendHandlers
@@ -139,6 +140,7 @@ class BrokerParts(ABC):
             failed=self.flusher.fail,
             clock=clock,
         )
+        self.modes = RequestModeTable(self._modes_changed)
         self.files = SavedFiles(
             config.store.root,
             fs,
@@ -149,6 +151,7 @@ class BrokerParts(ABC):
             self.offsets,
             self.settings,
             self.delays,
+            self.modes,
             threads=self.threads,
             background=self.background,
         )
@@ -210,6 +213,7 @@ class BrokerParts(ABC):
             self.store,
             self.topics,
             self.groups,
+            self.modes,
             self.offsets,
             self.delays,
             self.copies,
@@ -305,6 +309,12 @@ class BrokerParts(ABC):
                 self.registrar.announce(topics)
         else:
             self.files.topics.note()
+
+    def _modes_changed(self) -> None:
+        if self.running:
+            self.files.modes.touch()
+        else:
+            self.files.modes.note()
 
     def _groups_changed(self) -> None:
         if self.running:

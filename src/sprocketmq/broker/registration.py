@@ -17,11 +17,11 @@ from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
 from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.tasks import Background, Kept, all_of, settled
-from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.hashing import crc32
-from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker, RegisterBrokerResponse
+from sprocketmq.protocol.headers import BrokerIdentity, RegisterBroker, RegisterBrokerResponse, RouteRequest
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,20 @@ class Registrar:
             if MASTER_ID in known:
                 return known[MASTER_ID]
         return ""
+
+    async def route_of(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic as a nameserver has it; None when none has it, or none answers."""
+        for nameserver in self._nameservers:
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    conn = await self.pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
+                    ext = to_ext(RouteRequest(topic))
+                    answer = await conn.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=ext, timeout_s=LOOK_TIMEOUT_S)
+                if answer.code == ResponseCode.SUCCESS:
+                    return TopicRoute.decode(answer.body)
+            except (SprocketError, TimeoutError):
+                continue  # the registration says what is wrong with it
+        return None
 
     async def start(self, address: str) -> None:
         """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first.

@@ -32,6 +32,7 @@ from sprocketmq.broker.replication.metadata import MetadataSync
 from sprocketmq.broker.replication.promotion import Promotion, RoleRefused, epochs_of, tell
 from sprocketmq.broker.replication.role_file import RoleFile
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole, Role
+from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
@@ -74,6 +75,7 @@ class Replication:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
+        modes: RequestModeTable,
         offsets: OffsetTable,
         delays: DelayService,
         copies: CopyTable,
@@ -122,6 +124,7 @@ class Replication:
             store,
             topics,
             groups,
+            modes,
             offsets,
             delays.progress,
             outgoing,

@@ -14,6 +14,7 @@ from sprocketmq.broker.metrics.counters import TopicCounters
 from sprocketmq.broker.metrics.view_stats import ViewStatsHandlers
 from sprocketmq.broker.offsets import OffsetHandlers
 from sprocketmq.broker.parts import BrokerParts
+from sprocketmq.broker.pop.assignments import AssignmentHandlers
 from sprocketmq.broker.query import QueryHandlers
 from sprocketmq.broker.queue_offsets import QueueOffsetHandlers
 from sprocketmq.broker.recall import RecallHandlers
@@ -112,6 +113,16 @@ class RequestTable:
             **parts.sends.handlers(),
             **parts.pulls.handlers(),
             **parts.pops.handlers(),
+            **AssignmentHandlers(
+                config.broker_name,
+                parts.topics,
+                parts.groups,
+                parts.clients,
+                parts.modes,
+                parts.files.modes,
+                route=parts.registrar.route_of,
+                background=parts.background,
+            ).handlers(),
             **self.clients.handlers(),
             **offset_handlers.handlers(),
             **LockHandlers(parts.locks, parts.topics).handlers(),

@@ -12,6 +12,7 @@ from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.saving import SavedFile
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.errors import ConfigError, RemoteProtocolError, SprocketError
@@ -35,6 +36,7 @@ class SavedFiles:
         offsets: OffsetTable,
         settings: ChangedSettings,
         delays: DelayService,
+        modes: RequestModeTable,
         *,
         threads: Executor,
         background: Background,
@@ -49,13 +51,15 @@ class SavedFiles:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._modes = modes
         self.topics = saved("topics", topics.snapshot)
         self.groups = saved("subscriptionGroup", groups.snapshot)
+        self.modes = saved("messageRequestMode", modes.snapshot)
         self.settings = saved("changedSettings", settings.snapshot)
         self.offsets = saved("consumerOffset", offsets.snapshot)
         self.delays = saved("delayOffset", delays.progress.snapshot)
         self.timers = saved("timers", delays.progress.timers_snapshot)
-        self._all = (self.topics, self.groups, self.offsets, self.timers, self.delays, self.settings)
+        self._all = (self.topics, self.groups, self.modes, self.offsets, self.timers, self.delays, self.settings)
 
     def load(self, load_settings: Callable[[Mapping[Any, Any]], None]) -> None:
         """Give the files' content to what they are saved from, settings to ``load_settings``. Blocks; the store is open.
@@ -66,6 +70,7 @@ class SavedFiles:
         for file, take in (
             (self.topics, self._topics.load),
             (self.groups, self._groups.load),
+            (self.modes, self._modes.load),
             (self.settings, load_settings),
             (self.offsets, self._offsets.load),
             (self.timers, self._delays.take_timers),

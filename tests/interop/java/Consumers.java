@@ -95,6 +95,9 @@ final class Consumers {
         if (command.containsKey("max_cached")) {
             consumer.setPullThresholdForQueue(command.getIntValue("max_cached"));
         }
+        if (command.getBooleanValue("broker_rebalance")) {
+            consumer.setClientRebalance(false);
+        }
         if (command.containsKey("poll_routes_ms")) {
             consumer.setPollNameServerInterval(command.getIntValue("poll_routes_ms"));
         }
@@ -172,6 +175,11 @@ final class Consumers {
         state.put("client_id", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         List<JSONObject> queues = new ArrayList<>();
         consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, processed) -> {
+            if (!processed.isDropped()) {
+                queues.add(Driver.describe(queue));
+            }
+        });
+        consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getPopProcessQueueTable().forEach((queue, processed) -> {
             if (!processed.isDropped()) {
                 queues.add(Driver.describe(queue));
             }

@@ -83,7 +83,7 @@ async def test_broken_requests_get_the_same_code_and_readable_words(reference, n
     assert "java" not in answer.remark
 
 
-@both("query-assignment", "unknown-code")
+@both("unknown-code")
 async def test_what_this_broker_does_not_do_is_said(reference, name):
     request = recorded(name, "request")
     if request.is_oneway:

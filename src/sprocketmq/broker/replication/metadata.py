@@ -24,6 +24,7 @@ from sprocketmq.broker.offsets import HANDED_OVER, SEPARATOR, OffsetTable
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.metadata_answers import KNOWN_VERSION, UNCHANGED, WITH_TIMERS, version_text
 from sprocketmq.broker.replication.roles import BrokerRole
+from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.errors import RemoteProtocolError, SprocketError
 from sprocketmq.net.client import Connection
@@ -32,6 +33,7 @@ from sprocketmq.protocol.bodies import (
     ConsumerOffsets,
     DataVersion,
     DelayOffsets,
+    MessageRequestModes,
     RuntimeInfo,
     SubscriptionGroupTable,
     TopicConfigTable,
@@ -61,6 +63,7 @@ class MetadataSync:
         role: BrokerRole,
         topics: TopicTable,
         groups: GroupTable,
+        modes: RequestModeTable,
         offsets: OffsetTable,
         progress: DelayProgress,
         outgoing: Outgoing,
@@ -75,6 +78,7 @@ class MetadataSync:
         self._role = role
         self._topics = topics
         self._groups = groups
+        self._modes = modes
         self._offsets = offsets
         self._progress = progress
         self._broker_name = broker_name
@@ -149,6 +153,8 @@ class MetadataSync:
             groups = SubscriptionGroupTable.decode(body)
             if groups.data_version != self._groups.data_version:
                 self._groups.replace(groups)
+        answer = await self._ask(conn, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
+        self._modes.replace(MessageRequestModes.decode(answer.body))
         # What clients committed here has to be compared also when the master's table is the same; and a former master may have the same
         # version with offsets that it alone took.
         known = self._offsets.data_version if conn is self._conn and not self._offsets.own else DataVersion(-1)

@@ -1,4 +1,4 @@
-"""What a broker tells slaves besides the log: offsets of delayed messages, and tables that are always empty here (45, 402, 60, 61).
+"""What a broker tells slaves besides the log: offsets of delayed messages, and tables that are always empty here (45, 60, 61).
 
 Topics (21), consumer offsets (43) and groups (201) are asked for by tools as well, and answered with the other requests about them.
 A slave of this project adds ``knownVersion`` to 21, 43, 45 and 201, the data version that it has. When the table has not changed since,
@@ -13,7 +13,7 @@ import msgspec
 
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.bodies import DataVersion, DelayOffsets, MessageRequestModes, TimerMetrics
+from sprocketmq.protocol.bodies import DataVersion, DelayOffsets, TimerMetrics
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 
@@ -58,7 +58,6 @@ class MetadataAnswers:
             **self._tables,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.topics,
             RequestCode.GET_ALL_DELAY_OFFSET: unless_known(lambda: self._delays.progress.saved_version, self.delay_offsets),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
             RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.timer_metrics,
         }
@@ -96,10 +95,6 @@ class MetadataAnswers:
         if WITH_TIMERS in command.ext and self._delays.timers.used:
             body.timers = progress.timers_snapshot()
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
-
-    def request_modes(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 402: no group consumes by POP here."""
-        conn.respond(command, ResponseCode.SUCCESS, body=MessageRequestModes().encode())
 
     def timer_checkpoint(self, conn: ServerConnection, command: Command) -> None:
         """Answer 60: there is no timer wheel. A slave of Apache's with one asks every few seconds, and logs an error for a refusal."""

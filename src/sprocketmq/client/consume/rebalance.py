@@ -13,25 +13,13 @@ from hashlib import md5
 
 from sprocketmq.errors import ConfigError, RebalanceFailed
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.sharing import average, circle
 
 Share = Callable[[list[MessageQueue], list[str], str], Iterable[MessageQueue]]
 Rebalance = str | Mapping[str, Iterable[MessageQueue]] | Share
 
 # Points of each member on the ring of consistent hashing.
 VIRTUAL_NODES = 10
-
-
-def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
-    """Give every member a run of consecutive queues; the first members get one more when they do not divide evenly."""
-    index = members.index(me)
-    share, more = divmod(len(queues), len(members))
-    start = index * share + min(index, more)
-    return queues[start : start + share + (index < more)]
-
-
-def circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
-    """Deal the queues out in turn, so that the queues of one broker are spread over all members."""
-    return queues[members.index(me) :: len(members)]
 
 
 def consistent_hash(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:

@@ -7,6 +7,7 @@ members that are None.
 
 from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueRef
 from sprocketmq.protocol.bodies.groups import (
+    Assignments,
     CheckClientConfig,
     Connection,
     ConsumerConnection,
@@ -17,11 +18,13 @@ from sprocketmq.protocol.bodies.groups import (
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
+    MessageQueueAssignment,
     ProducerConnection,
     ProducerData,
     ProducerInfo,
     ProducerTable,
     QueryAssignment,
+    RequestMode,
     SimpleSubscription,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -79,6 +82,7 @@ from sprocketmq.protocol.bodies.users import AclInfo, PolicyEntryInfo, PolicyInf
 
 __all__ = [
     "AclInfo",
+    "Assignments",
     "Body",
     "BrokerConsumeStats",
     "BrokerData",
@@ -113,6 +117,7 @@ __all__ = [
     "KvTable",
     "LockBatchRequest",
     "LockBatchResponse",
+    "MessageQueueAssignment",
     "MessageRequestModes",
     "PolicyEntryInfo",
     "PolicyInfo",
@@ -126,6 +131,7 @@ __all__ = [
     "QueueRef",
     "QueueUnit",
     "RegisterBrokerBody",
+    "RequestMode",
     "ResetOffsets",
     "RuntimeInfo",
     "SimpleSubscription",

@@ -1,12 +1,13 @@
 """Groups and their clients: subscriptions, heartbeats, configurations, connections, locks."""
 
-from typing import Any
+from typing import Any, Self
 
 from msgspec import field
 
 from sprocketmq.errors import InvalidName
 from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueRef
 from sprocketmq.protocol.hashing import java_hash
+from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.ranges import Int32, Int64
 
 
@@ -82,6 +83,37 @@ class QueryAssignment(Body):
 
     topic: str
     consumer_group: str
+    client_id: str = ""
+    strategy_name: str = ""
+    message_model: str = "CLUSTERING"
+
+
+class MessageQueueAssignment(Body):
+    """One queue that a member is to read, and whether it pulls or pops; queue -1 stands for all of a broker."""
+
+    message_queue: QueueRef
+    mode: str = "PULL"
+    attachments: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, queue: MessageQueue, mode: str) -> Self:
+        """Return the assignment of a queue."""
+        return cls(QueueRef.of(queue), mode)
+
+
+class Assignments(Body):
+    """The answer to 400: None, and the member keeps what it has."""
+
+    message_queue_assignments: list[MessageQueueAssignment] | None = None
+
+
+class RequestMode(Body):
+    """How a group reads a topic (401), and with how many other members each shares its queues when they pop."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: Int32 = 0
 
 
 class GroupList(Body):

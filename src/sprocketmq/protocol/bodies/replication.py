@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import field
 
 from sprocketmq.protocol.bodies.base import Body, DataVersion
+from sprocketmq.protocol.bodies.groups import RequestMode
 from sprocketmq.protocol.ranges import Int32, Int64
 
 
@@ -29,9 +30,9 @@ class TimerMetrics(Body):
 
 
 class MessageRequestModes(Body):
-    """Which groups consume by POP (402)."""
+    """How groups read topics, by topic and group (402)."""
 
-    message_request_mode_map: dict[str, Any] = field(default_factory=dict)
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
 
 
 class HaConnectionInfo(Body):
