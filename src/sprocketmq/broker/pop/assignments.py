@@ -32,7 +32,8 @@ _STRATEGIES = {"AVG": average, "AVG_BY_CIRCLE": circle}
 def shared(queues: list[MessageQueue], members: list[str], me: str, strategy: str, mode: RequestMode) -> list[MessageQueue] | None:
     """Return the queues of one client, none when it is not among the members.
 
-    None, and the client keeps what it has, when the group has no members or the strategy is not known. Members that pop read whole brokers, unless ``pop_share_queue_num`` says with how many others they share their queues.
+    None, and the client keeps what it has, when the group has no members or the strategy is not known. Members that
+    pop read whole brokers, unless ``pop_share_queue_num`` says with how many others they share their queues.
     """
     share = _STRATEGIES.get(strategy)
     if share is None or not members:
