@@ -14,6 +14,7 @@ BENCHMARKS = (
     "benchmarks.micro.replica",
     "benchmarks.micro.broker",
     "benchmarks.micro.client",
+    "benchmarks.micro.traces",
     "benchmarks.micro.turns",
     "benchmarks.load.engine",
     "benchmarks.load.scale",

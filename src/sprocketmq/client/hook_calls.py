@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -37,6 +37,25 @@ _RAISED = _Raised()
 _Pair = tuple[Callable[[Any], object], Callable[[Any, object], None]]
 
 
+class DeliveryTraces(Protocol):
+    """What makes traces of the batches that handlers get."""
+
+    def handling(self, topic: str, messages: Sequence[ReceivedMessage], /) -> Any:
+        """Return what ``handled`` needs, None when it need not be called."""
+
+    def handled(
+        self,
+        call: Any,
+        duration_s: float,
+        /,
+        *,
+        retried: Sequence[ReceivedMessage],
+        timed_out: bool,
+        error: BaseException | None,
+        left: bool,
+    ) -> None: ...
+
+
 class SendCall(msgspec.Struct, eq=False):
     """A request whose ``sending`` was called: its event, when it began, and the token of each hook."""
 
@@ -46,20 +65,26 @@ class SendCall(msgspec.Struct, eq=False):
 
 
 class HandlerCall(msgspec.Struct, eq=False):
-    """A batch whose ``handling`` was called: its event, when it began, and the token of each hook."""
+    """A batch whose ``handling`` was called: its event, when it began, the token of each hook, and what its traces need.
 
-    event: HandleEvent
+    ``event`` is None when only traces are made of it.
+    """
+
+    event: HandleEvent | None
     began: float
     tokens: list[object]
+    traced: Any
 
 
 class HookCalls:
     """The hooks of one client of ``group``. Each event is made only when a hook overrides its method.
 
     ``failures`` counts the calls that raised or returned something unusable, ``slow`` those that took longer than ``SLOW_S``.
+    ``traces`` are made of what handlers get; a batch that has none, and no hook, costs next to nothing.
     """
 
-    def __init__(self, hooks: Sequence[ClientHooks], group: str, instance: Instance) -> None:
+    def __init__(self, hooks: Sequence[ClientHooks], group: str, instance: Instance, traces: DeliveryTraces | None = None) -> None:
+        self._traces = traces
         self.failures = 0
         self.slow = 0
         self._group = group
@@ -166,8 +191,9 @@ class HookCalls:
         self, queue: MessageQueue, messages: Sequence[ReceivedMessage], body_bytes: int, attempts: int, *, iterated: bool = False
     ) -> HandlerCall | None:
         """Call ``handling`` and return what ``handled`` needs."""
+        traced = None if self._traces is None else self._traces.handling(queue.topic, messages)
         if not self._handlers:
-            return None
+            return None if traced is None else HandlerCall(None, self._now(), [], traced)
         event = HandleEvent(
             group=self._group,
             client_id=self._instance.client_id,
@@ -177,7 +203,7 @@ class HookCalls:
             attempts=attempts,
             iterated=iterated,
         )
-        return HandlerCall(event, self._now(), [self._call(handling, event) for handling, _ in self._handlers])
+        return HandlerCall(event, self._now(), [self._call(handling, event) for handling, _ in self._handlers], traced)
 
     def handled(
         self,
@@ -190,6 +216,10 @@ class HookCalls:
     ) -> None:
         """Call ``handled``."""
         duration_s = self._now() - call.began
+        if self._traces is not None and call.traced is not None:
+            self._traces.handled(call.traced, duration_s, retried=retried, timed_out=timed_out, error=error, left=left)
+        if call.event is None:
+            return
         event = msgspec.structs.replace(call.event, retried=retried, timed_out=timed_out, error=error, left=left, duration_s=duration_s)
         self._call_second(self._handlers, event, call.tokens)
 
@@ -253,9 +283,9 @@ class HookCalls:
         return first
 
 
-def hook_calls(hooks: Sequence[ClientHooks], group: str, instance: Instance) -> HookCalls | None:
-    """Return what calls ``hooks``, None when there are none."""
-    return HookCalls(hooks, group, instance) if hooks else None
+def hook_calls(hooks: Sequence[ClientHooks], group: str, instance: Instance, traces: DeliveryTraces | None = None) -> HookCalls | None:
+    """Return what calls ``hooks`` and makes ``traces``, None when there are neither."""
+    return HookCalls(hooks, group, instance, traces) if hooks or traces is not None else None
 
 
 def check_hooks(hooks: Sequence[ClientHooks]) -> None:

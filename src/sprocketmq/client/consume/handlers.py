@@ -8,7 +8,7 @@ from typing import Any
 from sprocketmq.client.consume.outcomes import Outcomes
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.received_batch import ReceivedBatch
-from sprocketmq.client.hook_calls import HookCalls
+from sprocketmq.client.hook_calls import HandlerCall, HookCalls
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.bodies import ConsumeDirectlyResult
 from sprocketmq.protocol.message import MessageQueue
@@ -168,11 +168,11 @@ class _Crew:
 def _observed(handler: Handler, hooks: HookCalls) -> Handler:
     """Return a handler that does what ``handler`` does, between the calls of ``handling`` and ``handled``."""
 
-    async def observed(batch: ReceivedBatch) -> object:
+    def observed(batch: ReceivedBatch) -> object:
         call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts)
-        if call is None:
-            result = handler(batch)
-            return await result if hasattr(result, "__await__") else result
+        return handler(batch) if call is None else between(batch, call)
+
+    async def between(batch: ReceivedBatch, call: HandlerCall) -> object:
         error: BaseException | None = None
         try:
             result = handler(batch)

@@ -162,13 +162,14 @@ class PushConsumer(Client):
             namesrv, kind="PushConsumer", security=security, clock=clock, on_request=self._on_request, on_route=self._on_route
         )
         self._trace_writer: TraceWriter | None = None
+        traces: DeliveryTraces | None = None
         if tracing is not None:
             make = trace_producer(Producer, group, "CONSUME", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, instance, make)
-            hooks = [*hooks, DeliveryTraces(tracing, group, instance, self._trace_writer)]
+            traces = DeliveryTraces(tracing, group, instance, self._trace_writer)
         self._counts = ConsumerCounts()
         # Public for sync.PushConsumer, whose handlers and loops run in other threads.
-        self.hooks = hook_calls(hooks, group, instance)
+        self.hooks = hook_calls(hooks, group, instance, traces)
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
         self.ready = ReadyQueues(instance, group, batch_max, self._may_take)
         self._pulls = PullLoops(

@@ -21,7 +21,7 @@ class TraceConfig:
     topic: str = TRACE_TOPIC
     sample: float = 1.0
     max_waiting: int = 16_384
-    cpu_share: float = 0.02
+    cpu_share: float = 0.01
     max_delay_s: float = 1.0
     close_timeout_s: float = 2.0
 

@@ -17,37 +17,40 @@ class CpuBudget:
     It looks at the clock, as asking for processor time is a system call, which may take 20 us.
     """
 
-    __slots__ = ("_began", "_credit_s", "_now", "_rests_until", "_seen", "_share")
+    __slots__ = ("_began", "_credit_s", "_seen", "_share", "now", "rests_until")
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
         self._share = share
-        self._now = now
+        self.now = now
         self._began = self._seen = now()
         self._credit_s = MAX_CREDIT_S
-        self._rests_until = self._began
-
-    @property
-    def rests(self) -> bool:
-        """Whether ``begin`` would return False; asking costs less than ``begin``."""
-        return self._now() < self._rests_until
+        # Until then ``begin`` returns False.
+        self.rests_until = self._began
 
     def begin(self) -> bool:
         """Return whether work may begin; then ``end`` must follow."""
         if self._share >= 1:
             return True
-        now = self._now()
+        now = self.now()
+        if now < self.rests_until:
+            return False
         self._credit_s = min(MAX_CREDIT_S, self._credit_s + (now - self._seen) * self._share)
         self._began = self._seen = now
-        if self._credit_s > 0 and now >= self._rests_until:
+        if self._credit_s > 0:
             return True
-        self._rests_until = max(self._rests_until, now + (RESUME_S - self._credit_s) / self._share)
+        self.rests_until = now + (RESUME_S - self._credit_s) / self._share
         return False
+
+    def begin_anyway(self) -> None:
+        """Begin work that has to be done however little time there is; then ``end`` must follow."""
+        if self._share < 1:
+            self._began = self.now()
 
     def over(self) -> bool:
         """Return whether the work that has begun should end now."""
-        return self._share < 1 and self._now() - self._began > self._credit_s
+        return self._share < 1 and self.now() - self._began > self._credit_s
 
     def end(self, records: int) -> None:
         """Subtract the time since ``begin``, in which so many records were made or looked at."""
         if self._share < 1:
-            self._credit_s -= min(self._now() - self._began, (records + 1) * MOST_S)
+            self._credit_s -= min(self.now() - self._began, (records + 1) * MOST_S)

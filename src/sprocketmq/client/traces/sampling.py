@@ -17,7 +17,7 @@ _HEX2 = [f"{value:02X}" for value in range(256)]
 class Sampler:
     """Chooses ``share`` of all messages, 0 to 1."""
 
-    __slots__ = ("_below", "_chosen", "_prefix", "everything", "share")
+    __slots__ = ("_below", "_chosen", "_prefix", "everything", "passed_over", "share")
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -27,6 +27,8 @@ class Sampler:
         # The latest prefix, and whether its messages are chosen.
         self._prefix: str | None = None
         self._chosen = False
+        # The latest prefix whose messages are not chosen.
+        self.passed_over: str | None = None
 
     def chooses(self, msg_id: str) -> bool:
         """Return whether the message with this id is traced."""
@@ -54,4 +56,6 @@ class Sampler:
         mixed = (mixed ^ mixed >> 13) * _SPREAD_AGAIN & _MASK
         self._prefix = prefix
         self._chosen = mixed ^ mixed >> 16 < self._below
+        if not self._chosen:
+            self.passed_over = prefix
         return self._chosen

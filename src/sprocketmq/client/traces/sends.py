@@ -63,12 +63,18 @@ class SendTraces:
 
         None either when there is no time to trace even one of them, which counts them as dropped.
         """
-        if self._sampler.everything and self._budget.rests:
-            self._writer.drop(bool(ids) if type(ids) is str else len(ids))
-            return _NONE
+        sampler, budget = self._sampler, self._budget
         if type(ids) is str:
-            return [(0, ids)] if ids and self._sampler.chooses(ids) else _NONE
-        return self._sampler.choose(ids)
+            if ids[:-2] == sampler.passed_over or not ids:
+                return _NONE
+            if sampler.everything and budget.now() < budget.rests_until:
+                self._writer.dropped += 1
+                return _NONE
+            return [(0, ids)] if sampler.chooses(ids) else _NONE
+        if sampler.everything and budget.now() < budget.rests_until:
+            self._writer.drop(len(ids))
+            return _NONE
+        return sampler.choose(ids)
 
     def stored(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> None:
         """Make the records of the ``chosen`` messages of a request, as far as there is time and room for them."""

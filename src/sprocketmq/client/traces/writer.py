@@ -68,7 +68,9 @@ class TraceWriter:
         self._in_flight = 0
         self._timer_set = self._closed = self._abandoned = False
         self._idle: asyncio.Future[None] | None = None
-        self._written = self._dropped = self._waiting = 0
+        self._written = self._waiting = 0
+        # Records that were not made, or not written.
+        self.dropped = 0
         self._problem = ""
         self._warned_at: float | None = None
 
@@ -86,12 +88,12 @@ class TraceWriter:
 
     def drop(self, count: int) -> None:
         """Count records that were not made."""
-        self._dropped += count
+        self.dropped += count
 
     def add(self, record: str, msg_id: str, keys: str = "") -> None:
         """Take a record about the message ``msg_id`` to write it soon; it is found by the id and by ``keys``, which blanks separate."""
         if self._waiting >= self._config.max_waiting or self._closed:
-            self._dropped += 1
+            self.dropped += 1
             return
         words = [msg_id]
         size = len(msg_id) + 1
@@ -183,7 +185,7 @@ class TraceWriter:
 
     def _forget(self, count: int, dropped: int | None = None) -> None:
         self._waiting -= count
-        self._dropped += count if dropped is None else dropped
+        self.dropped += count if dropped is None else dropped
         if not self._waiting and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -216,7 +218,7 @@ class TraceWriter:
                     await self._producer.close()
         except TimeoutError:
             self._abandoned = True
-            self._dropped += self._waiting
+            self.dropped += self._waiting
             self._waiting = 0
             if self._producer is not None:
                 with contextlib.suppress(TimeoutError):
@@ -225,4 +227,4 @@ class TraceWriter:
 
     def stats(self) -> TraceStats:
         """Return the counters as they are now."""
-        return TraceStats(self._written, self._dropped, self._waiting, self._problem)
+        return TraceStats(self._written, self.dropped, self._waiting, self._problem)

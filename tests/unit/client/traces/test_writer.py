@@ -259,10 +259,19 @@ def test_work_stops_when_the_share_is_used_up_and_goes_on_later():
     assert not budget.begin(), "less than half of the debt is paid"
     now[0] += 0.045
     assert not budget.begin(), "work rests until there is enough for some records"
-    assert budget.rests
+    assert now[0] < budget.rests_until
     now[0] += 0.003
-    assert not budget.rests
+    assert now[0] >= budget.rests_until
     assert budget.begin()
+
+
+def test_what_has_to_be_done_counts_too():
+    now = [100.0]
+    budget = CpuBudget(0.1, lambda: now[0])
+    budget.begin_anyway()
+    now[0] += MAX_CREDIT_S + 0.001
+    budget.end(1_000)
+    assert not budget.begin()
 
 
 def test_an_interruption_is_not_paid_for():
