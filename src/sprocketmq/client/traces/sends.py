@@ -119,10 +119,10 @@ class SendTraces:
         )
         add, room = self._writer.add, self._writer.room
         done = 0
-        for (index, msg_id), member in zip(chosen, members, strict=False):
+        for (index, msg_id), (tags, keys, body_bytes) in zip(chosen, members, strict=False):
             if done >= room or (done % _RECORDS_AT_ONCE == _RECORDS_AT_ONCE - 1 and self._budget.over()):
                 break
-            add(form.record(msg_id, *member, receipt.offset_msg_id(index)), msg_id, member.keys)
+            add(form.record(msg_id, tags, keys, body_bytes, receipt.offset_msg_id(index)), msg_id, keys)
             done += 1
         return done
 
@@ -130,13 +130,14 @@ class SendTraces:
 def _in_batch(request: SentRequest, chosen: Sequence[tuple[int, str]]) -> Iterator[_Member]:
     """Yield what is said about these messages of a batch, in order."""
     body = bytes(request.body)
-    last_prefix, last = b"", _Member("", "", 0)
-    for (_, msg_id), (body_bytes, start, end) in zip(chosen, entries_at(body, [index for index, _ in chosen]), strict=True):
-        prefix = body[start : end - len(msg_id) - 1]  # the id comes last
+    last_prefix, last, last_bytes = b"", _Member("", "", 0), 0
+    behind = len(chosen[0][1]) + 1  # the id comes last, and all ids of a batch have the same length
+    for body_bytes, start, end in entries_at(body, [index for index, _ in chosen]):
+        prefix = body[start : end - behind]
         if prefix != last_prefix:
-            last_prefix, last = prefix, _member(prefix, body_bytes)
-        if last.body_bytes != body_bytes:
-            last = _Member(last.tags, last.keys, body_bytes)
+            last_prefix, last, last_bytes = prefix, _member(prefix, body_bytes), body_bytes
+        elif body_bytes != last_bytes:
+            last, last_bytes = _Member(last.tags, last.keys, body_bytes), body_bytes
         yield last
 
 

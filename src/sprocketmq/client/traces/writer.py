@@ -95,18 +95,20 @@ class TraceWriter:
         if self._waiting >= self._config.max_waiting or self._closed:
             self.dropped += 1
             return
-        words = [msg_id]
-        size = len(msg_id) + 1
+        chars, size = len(record), len(msg_id) + 1
+        words: list[str] = []
         if keys:
-            words += [word for word in keys.split() if word.isprintable()]
-            size = sum(len(word.encode(errors="replace")) + 1 for word in words)
-            if size > MAX_KEYS_OF_RECORD:
-                words, size = [msg_id], len(msg_id) + 1
-        if self._records and (self._keys_bytes + size > MAX_KEYS_BYTES or self._chars + len(record) > MAX_BODY_CHARS):
+            words = [word for word in keys.split() if word.isprintable()]
+            more = sum(len(word.encode(errors="replace")) + 1 for word in words)
+            if size + more > MAX_KEYS_OF_RECORD:
+                words, more = [], 0
+            size += more
+        if self._records and (self._keys_bytes + size > MAX_KEYS_BYTES or self._chars + chars > MAX_BODY_CHARS):
             self._cut()
         self._records.append(record)
-        self._chars += len(record)
+        self._chars += chars
         self._keys_bytes += size
+        self._keys[msg_id] = None
         for word in words:
             self._keys[word] = None
         self._waiting += 1
