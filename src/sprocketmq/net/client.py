@@ -167,8 +167,8 @@ class Connection(Link):
         pop = self._pending.pop
         login = self._login
         for command in commands:
-            # The receive buffer is reused, and commands outlive this call.
-            command.body = bytes(command.body)
+            if command.body:  # the receive buffer is reused, and commands outlive this call
+                command.body = bytes(command.body)
             if command.flag & FLAG_RESPONSE:
                 if login is not None and command.code == _NO_PERMISSION:
                     login.refused()

@@ -225,7 +225,7 @@ def decode_command(frame: bytes | bytearray | memoryview) -> Command:
     return decode_parts(word >> 24, bytes(view[4:end]), view[end:])
 
 
-def decode_parts(kind: int, header: bytes | bytearray, body: memoryview) -> Command:
+def decode_parts(kind: int, header: bytes | bytearray, body: bytes | memoryview) -> Command:
     """Decode a command from its serialise type, its header and its body.
 
     The command keeps both; the header must not change any more. Raises RemoteProtocolError for an unknown serialisation or a header

@@ -166,7 +166,9 @@ class FrameBuffer:
             if body_at > stop:
                 raise _bad(f"header length {word & 0xFFFFFF} is longer than its frame of {length} bytes", view[start:end], commands)
             try:
-                commands.append(decode_parts(word >> 24, buffer[start + 8 : body_at], view[body_at:stop]))
+                # Most answers have no body, and a view costs more than anything that is done with it.
+                body = view[body_at:stop] if body_at != stop else b""
+                commands.append(decode_parts(word >> 24, buffer[start + 8 : body_at], body))
             except RemoteProtocolError as e:
                 raise _bad(str(e), view[start:end], commands) from None
             start = stop
