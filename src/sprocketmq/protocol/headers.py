@@ -233,6 +233,13 @@ class CheckTransaction(msgspec.Struct, rename="camel"):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
+class ResumeCheck(msgspec.Struct, rename="camel"):
+    """Ask again about a transaction whose half message was put aside (323); ``msg_id`` says where it is in the log."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class RecallMessage(msgspec.Struct, rename="camel"):
     """Take back a message that waits for its delivery time (370)."""
 

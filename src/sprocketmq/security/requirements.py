@@ -29,7 +29,7 @@ _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.
 PUB = frozenset({Action.PUB})
 SUB = frozenset({Action.SUB})
 _CREATE = frozenset({Action.CREATE})
-_UPDATE = frozenset({Action.UPDATE})
+UPDATE = frozenset({Action.UPDATE})
 _DELETE = frozenset({Action.DELETE})
 GET = frozenset({Action.GET})
 _GET_OR_LIST = frozenset({Action.GET, Action.LIST})
@@ -201,7 +201,7 @@ _TOPIC_GET = _header(_topic(GET))
 _TOPIC_READ = _header(_topic(_SUB_OR_GET))
 _CLUSTER_GET = _own_cluster(GET)
 _CLUSTER_LIST = _own_cluster(_GET_OR_LIST)
-_CLUSTER_UPDATE = _own_cluster(_UPDATE)
+_CLUSTER_UPDATE = _own_cluster(UPDATE)
 
 REQUIREMENTS: dict[int, Rule] = {
     # --- sends ---
@@ -254,16 +254,16 @@ REQUIREMENTS: dict[int, Rule] = {
     17: _header(_topic(_CREATE)),
     18: _topics_to_create,
     215: _header(_topic(_DELETE)),
-    323: _header(_topic(_UPDATE)),
+    323: _header(_topic(UPDATE)),
     200: _group_to_create,
     225: _groups_to_create,
     207: _header(_group(_DELETE, "groupName")),
-    222: _header(_group(_UPDATE, "group"), _topic(_UPDATE)),
-    353: _header(_group(_UPDATE, "group"), _topic(_UPDATE)),
-    314: _header(_group(_UPDATE, "destGroup"), _topic_or_every(_UPDATE)),
+    222: _header(_group(UPDATE, "group"), _topic(UPDATE)),
+    353: _header(_group(UPDATE, "group"), _topic(UPDATE)),
+    314: _header(_group(UPDATE, "destGroup"), _topic_or_every(UPDATE)),
     # --- the cluster that a header names ---
     **dict.fromkeys((322, 901, 1012), _header(_named_cluster(GET))),
-    **dict.fromkeys((103, 104, 216, 903, 904, 1002, 1003, 1011, 1013), _header(_named_cluster(_UPDATE))),
+    **dict.fromkeys((103, 104, 216, 903, 904, 1002, 1003, 1011, 1013), _header(_named_cluster(UPDATE))),
     # --- the server's own cluster ---
     **dict.fromkeys((101, 204, 219, 315, 317, 328, 355, 1004, 3004, 3005, 3009, 3010), _CLUSTER_GET),
     **dict.fromkeys((21, 26, 28, 43, 45, 60, 61, 201, 305, 402, 907, 1007, 2003), _CLUSTER_GET),

@@ -46,6 +46,7 @@ class AdminClient(Face[client.AdminClient]):
     query_by_tag = blocking(client.AdminClient.query_by_tag)
     query_by_unique_key = blocking(client.AdminClient.query_by_unique_key)
     view_message = blocking(client.AdminClient.view_message)
+    resume_transaction = blocking(client.AdminClient.resume_transaction)
     message_at = blocking(client.AdminClient.message_at)
     messages_at = blocking(client.AdminClient.messages_at)
     search = blocking(client.AdminClient.search)

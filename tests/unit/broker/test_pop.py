@@ -7,12 +7,15 @@ import random
 from pathlib import Path
 
 import pytest
+from asking import exchange
 
 from sprocketmq.broker.pop import journal as journal_module
 from sprocketmq.broker.pop import state as state_module
 from sprocketmq.broker.pop.journal import frame, frames
 from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.state import PopQueue
+from sprocketmq.protocol.codes import SerializeType
+from sprocketmq.protocol.command import encode_head
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage import fs
@@ -761,3 +764,17 @@ def test_a_queue_beside_a_simple_model(monkeypatch):
         assert queue.floor == min(given, default=queue.next), seed
         if rng.random() < 0.02:
             queue = PopQueue.restored(queue.snapshot())
+
+
+async def test_clients_with_binary_headers_pop_by_the_codes_that_fit_them(broker, ask, popper):
+    """200050 and 200051 as they are left by 16 bits."""
+    await ask.send("orders", b"one")
+
+    async def binary(code, ext):
+        (answer,) = await exchange(broker.address, encode_head(code, opaque=7, ext=ext, serialize=SerializeType.ROCKETMQ))
+        return answer
+
+    ((message, handle),) = popper.read(await binary(3442, pop_ext(broker)))
+    assert message.body == b"one"
+    assert (await binary(3443, popper.receipt_ext(handle))).code == 0
+    assert (await binary(3442, pop_ext(broker))).code == 210

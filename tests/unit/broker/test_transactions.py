@@ -304,6 +304,70 @@ async def test_a_transaction_that_nobody_can_tell_about_is_put_aside(start_broke
     assert [bytes(mark.body) for mark in await read(ask, OP_TOPIC)] == [b"0,"]
 
 
+async def put_aside(broker, ask, clock):
+    """Ask about all transactions until they are put aside, and return the message of the only one."""
+    for _ in range(3):
+        clock.advance(INTERVAL_S + TIMEOUT_S)
+        broker.checks.fire()
+    assert not len(broker.transactions.open_halves)
+    (kept,) = await read(ask, DISCARDED_HALVES_TOPIC)
+    return kept
+
+
+async def test_a_transaction_that_was_put_aside_is_resumed_by_an_operator(start_broker, clock, connect):
+    broker = await start_broker(transaction_check_max=1)
+    broker.topics.create_internal("orders", 4)
+    ask = await connect(broker)
+    transactions = Transactions(ask)
+    await transactions.begin(properties="UNIQ_KEY\x01U1\x02")
+    kept = await put_aside(broker, ask, clock)
+    assert (await ask(323, {"msgId": kept.offset_msg_id, "topic": DISCARDED_HALVES_TOPIC})).code == 0
+    assert len(broker.transactions.open_halves) == 1
+    await ask.heartbeat(producers=["pg"])
+    push = await asked(ask, broker, clock, INTERVAL_S + TIMEOUT_S)
+    (message,) = decode_records(push.body)
+    assert (bytes(message.body), message.properties["TRANSACTION_CHECK_TIMES"]) == (b"paid", "1")
+    half = (await read(ask, HALF_TOPIC))[-1]
+    told = {
+        "producerGroup": "pg",
+        "tranStateTableOffset": str(half.queue_offset),
+        "commitLogOffset": str(half.commitlog_offset),
+        "msgId": "U1",
+    }
+    assert (await transactions.end(told, COMMIT, fromTransactionCheck="true")).code == 0
+    assert await ask.bodies("orders", queue=1) == [b"paid"]
+
+
+@pytest.mark.parametrize(
+    ("msg_id", "remark"),
+    [
+        ("", "is not a offset message id"),
+        ("7F000001", "is not a offset message id"),
+        ("7F00000100002A9F00000000000F4240", "there is no message of TRANS_CHECK_MAX_TIME_TOPIC"),
+        ("7F00000100002A9F0000000000000000", "there is no message of TRANS_CHECK_MAX_TIME_TOPIC"),
+        ("7F00000100002A9FFFFFFFFFFFFFFFFF", "is not an offset message id"),
+    ],
+)
+async def test_what_was_not_put_aside_cannot_be_resumed(ask, broker, transactions, msg_id, remark):
+    await transactions.begin()
+    answer = await ask(323, {"msgId": msg_id})
+    assert answer.code == 1
+    assert remark in answer.remark
+    assert len(broker.transactions.open_halves) == 1
+
+
+async def test_a_transaction_whose_topic_is_gone_is_not_resumed(start_broker, clock, connect):
+    broker = await start_broker(transaction_check_max=1)
+    broker.topics.create_internal("orders", 4)
+    ask = await connect(broker)
+    await Transactions(ask).begin()
+    kept = await put_aside(broker, ask, clock)
+    assert (await ask(215, {"topic": "orders"})).code == 0
+    answer = await ask(323, {"msgId": kept.offset_msg_id})
+    assert (answer.code, answer.remark) == (17, "topic[orders] of the transaction not exist on this broker")
+    assert not len(broker.transactions.open_halves)
+
+
 # --- what a restart and a full disk leave ---
 
 

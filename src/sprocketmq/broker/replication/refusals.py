@@ -23,6 +23,7 @@ _CODES: dict[int, ResponseCode] = {
     RequestCode.POLLING_INFO: ResponseCode.SERVICE_NOT_AVAILABLE,
     RequestCode.RECALL_MESSAGE: ResponseCode.SLAVE_NOT_AVAILABLE,
     RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResponseCode.SLAVE_NOT_AVAILABLE,
     RequestCode.UPDATE_AND_CREATE_TOPIC: ResponseCode.NO_PERMISSION,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ResponseCode.NO_PERMISSION,
     RequestCode.DELETE_TOPIC_IN_BROKER: ResponseCode.NO_PERMISSION,

@@ -65,16 +65,16 @@ def immunity_s(pairs: Mapping[str, str]) -> float:
     return float(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0.0
 
 
-def half_at(store: MessageStore, log_offset: int, queue_offset: int | None = None) -> ReceivedMessage | None:
+def half_at(store: MessageStore, log_offset: int, queue_offset: int | None = None, topic: str = HALF_TOPIC) -> ReceivedMessage | None:
     """Return the half message at a log offset; None when there is none, or another one than that of ``queue_offset``.
 
-    Raises RemoteProtocolError when it is damaged.
+    With ``topic`` DISCARDED_HALVES_TOPIC it is one that was put aside. Raises RemoteProtocolError when it is damaged.
     """
     view = store.record_at(log_offset) if 0 <= log_offset < store.commitlog_visible_offset else None
     if view is None:
         return None
     half = Record(view, 0, len(view))
-    if half.raw_topic != HALF_TOPIC.encode() or (queue_offset is not None and half.queue_offset != queue_offset):
+    if half.raw_topic != topic.encode() or (queue_offset is not None and half.queue_offset != queue_offset):
         return None
     half.verify_crc()
     return half

@@ -1,4 +1,4 @@
-"""Producers tell how their transactions have ended (code 37)."""
+"""Producers tell how their transactions have ended (code 37), operators have those asked about that were put aside (323)."""
 
 import logging
 from collections.abc import Callable
@@ -14,11 +14,13 @@ from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
-from sprocketmq.protocol.headers import EndTransaction
+from sprocketmq.protocol.headers import EndTransaction, ResumeCheck
+from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import TransactionOutcome
+from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC
 from sprocketmq.protocol.properties import PRODUCER_GROUP, REAL_TOPIC
 from sprocketmq.protocol.records import ReceivedMessage
-from sprocketmq.security.requirements import PUB, Allows, topic_context
+from sprocketmq.security.requirements import PUB, UPDATE, Allows, topic_context
 
 log = logging.getLogger(__name__)
 
@@ -37,25 +39,35 @@ class TransactionHandlers:
         self._peer_log = PeerLog(log, clock.monotonic)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
-        return {RequestCode.END_TRANSACTION: self.end}
+        return {RequestCode.END_TRANSACTION: self.end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
 
     def end(self, conn: ServerConnection, command: Command) -> None:
         """Commit a transaction or roll it back; answered when the outcome is as durable as a send."""
         header = command.header(EndTransaction)
-        try:
-            self._end(conn, command, header)
-        except (SendRefused, TopicRefused) as e:
-            self._refuse(conn, command, header, e.code, e.remark)
-        except (MessageTooLarge, InvalidMessage, ProtocolError) as e:
-            self._refuse(conn, command, header, ResponseCode.SYSTEM_ERROR, str(e))
-        except (RetriableError, FatalError, OSError) as e:
-            remark = f"service not available now. It may be caused by: {e}"
-            self._refuse(conn, command, header, ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        refusal = _refusal(lambda: self._end(conn, command, header))
+        if refusal is not None:
+            # Apache's clients send this one-way and never hear of a refusal.
+            group, reason = header.producer_group, refusal[1]
+            self._peer_log.event(group, "transaction_end_refused", group=group, peer=conn.peer, reason=reason)
+            conn.respond(command, refusal[0], remark=reason)
 
-    def _refuse(self, conn: ServerConnection, command: Command, header: EndTransaction, code: int, remark: str) -> None:
-        # Apache's clients send this one-way and never hear of a refusal.
-        self._peer_log.event(header.producer_group, "transaction_end_refused", group=header.producer_group, peer=conn.peer, reason=remark)
-        conn.respond(command, code, remark=remark)
+    def resume(self, conn: ServerConnection, command: Command) -> None:
+        """Ask once more about a transaction that was put aside; answered when that is as durable as a send."""
+        header = command.header(ResumeCheck)
+        refusal = _refusal(lambda: self._resume(conn, command, header))
+        if refusal is not None:
+            conn.respond(command, refusal[0], remark=refusal[1])
+
+    def _resume(self, conn: ServerConnection, command: Command, header: ResumeCheck) -> None:
+        waits = self._staged.check_takes() and not command.flag & FLAG_ONEWAY
+        _, _, log_offset = parse_offset_msg_id(header.msg_id)
+        kept = half_at(self._service.store, log_offset, topic=DISCARDED_HALVES_TOPIC)
+        if kept is None:
+            raise SendRefused(ResponseCode.SYSTEM_ERROR, f"there is no message of {DISCARDED_HALVES_TOPIC} with the id {header.msg_id}")
+        topic = kept.properties.get(REAL_TOPIC, "")
+        if self._allows is not None and not self._allows(conn, command, topic_context(topic, UPDATE)):
+            raise SendRefused(ResponseCode.NO_PERMISSION, "the half message there is for a topic that this user may not change")
+        self._service.resume(conn, command, kept, waits=waits)
 
     def _end(self, conn: ServerConnection, command: Command, header: EndTransaction) -> None:
         try:
@@ -100,3 +112,16 @@ class TransactionHandlers:
                 remark = "the transaction has had no outcome for longer than CHECK_IMMUNITY_TIME_IN_SECONDS: the broker asks for it now"
                 raise SendRefused(ResponseCode.ILLEGAL_OPERATION, remark)
         return half
+
+
+def _refusal(answer: Callable[[], None]) -> tuple[int, str] | None:
+    """Return code and words of a refusal; None when ``answer`` has answered, or will."""
+    try:
+        answer()
+    except (SendRefused, TopicRefused) as e:
+        return e.code, e.remark
+    except (MessageTooLarge, InvalidMessage, ProtocolError) as e:
+        return ResponseCode.SYSTEM_ERROR, str(e)
+    except (RetriableError, FatalError, OSError) as e:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. It may be caused by: {e}"
+    return None

@@ -38,7 +38,7 @@ from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.layout import COPY_OF_FIRST
 from sprocketmq.protocol.message import TransactionOutcome
 from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
-from sprocketmq.protocol.properties import DELAY, FIRST_HALF_OFFSET, REAL_TOPIC, TAGS, decode_properties, encode_properties
+from sprocketmq.protocol.properties import DELAY, FIRST_HALF_OFFSET, PRODUCER_GROUP, REAL_TOPIC, TAGS, decode_properties, encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
@@ -307,6 +307,34 @@ class TransactionService:
             raise
         self._staged.stored(topic, QUEUE_ID, tag, size, TRANSACTION)
         self._ended(half.queue_offset, mark, TransactionOutcome.ROLLBACK)
+
+    def resume(self, conn: ServerConnection, command: Command, kept: ReceivedMessage, *, waits: bool) -> None:
+        """Begin the transaction of a message that was put aside once more, and answer ``command`` when its half is as durable as a send.
+
+        Raises SendRefused when its topic is gone, and what the store raises.
+        """
+        pairs = kept.properties
+        name = pairs.get(REAL_TOPIC, "")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise SendRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] of the transaction not exist on this broker")
+        self._staged.finish()
+        begin = self.store.commitlog_staged_offset
+        self.stage(
+            topic,
+            real_queue(pairs),
+            kept.stored_body,
+            pairs,
+            group=pairs.get(PRODUCER_GROUP, ""),
+            host=self._rules.host,
+            flag=kept.flag,
+            sys_flag=kept.sys_flag,
+            born_timestamp_ms=kept.born_timestamp_ms,
+            born_host=kept.raw_hosts[0],
+            reconsume_times=kept.reconsume_times,
+        )
+        size = self.store.commitlog_staged_offset - begin
+        self._staged.stage_answer(conn, command, self._half_topic, QUEUE_ID, 0, size=size, waits=waits, message_type=TRANSACTION)
 
     def _mark(self, half_offset: int) -> tuple[int, int]:
         return stage_ended(self.store, half_offset, self._clock.time_ms())

@@ -11,12 +11,10 @@ from sprocketmq.net.address import format_address
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import to_ext
-from sprocketmq.protocol.headers import (
-    QueryMessage,
-    ViewMessage,
-)
+from sprocketmq.protocol.headers import QueryMessage, ResumeCheck, ViewMessage
 from sprocketmq.protocol.ids import parse_offset_msg_id
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC
 from sprocketmq.protocol.records import ReceivedMessage, decode_records
 
 # Brokers return at most this many messages for one key.
@@ -77,16 +75,33 @@ class MessageQueries(TopicAdmin):
 
         Of a batch that is stored whole all messages, as they share the id. Raises ConfigError for an invalid id.
         """
-        try:
-            ip, port, physical = parse_offset_msg_id(offset_msg_id)
-        except RemoteProtocolError as e:
-            raise ConfigError(str(e)) from None
-        self._instance.check()
-        address = format_address(ip, port)
+        address, physical = self._place(offset_msg_id)
         response = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, to_ext(ViewMessage(physical)))
         if response.code == ResponseCode.SYSTEM_ERROR and (response.remark or "").startswith("can not find message"):
             return []
         return decode_records(bytes(self._expect_success(response, address).body), verify_crc=True)
+
+    async def resume_transaction(self, offset_msg_id: str) -> None:
+        """Have a broker ask again about a transaction that it has put aside.
+
+        ``offset_msg_id`` is the broker's id of the half message in the topic ``TRANS_CHECK_MAX_TIME_TOPIC``. Resuming it twice makes two
+        transactions. Raises ConfigError for an invalid id, TopicNotFound when the transaction's topic is gone, BrokerError when the message
+        is not there.
+        """
+        address, _ = self._place(offset_msg_id)
+        response = await self._ask(
+            address, RequestCode.RESUME_CHECK_HALF_MESSAGE, to_ext(ResumeCheck(offset_msg_id, DISCARDED_HALVES_TOPIC))
+        )
+        self._expect_success(response, address, DISCARDED_HALVES_TOPIC)
+
+    def _place(self, offset_msg_id: str) -> tuple[str, int]:
+        """Return the broker's address and the log offset in its message id. Raises ConfigError for an invalid one."""
+        try:
+            ip, port, log_offset = parse_offset_msg_id(offset_msg_id)
+        except RemoteProtocolError as e:
+            raise ConfigError(str(e)) from None
+        self._instance.check()
+        return format_address(ip, port), log_offset
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """Return the message at an offset of a queue, or None; it may be inside a batch. Raises TopicNotFound."""
