@@ -14,10 +14,52 @@ from sprocketmq.protocol.codes import (
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH
 from sprocketmq.protocol.records import Record, encode_record
 
-_WHOLE = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
-_NOT_OF_MEMBERS = _WHOLE | SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK
+WHOLE = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+_NOT_OF_MEMBERS = WHOLE | SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK
 
 Keep = Callable[[BatchEntry], bool]
+
+
+class InnerBatch:
+    """A batch taken apart: ``entries`` are its messages, ``first_offset`` is the queue offset of the first. It holds no view of the record.
+
+    Raises RemoteProtocolError for a batch that cannot be taken apart.
+    """
+
+    __slots__ = ("_more", "_topic", "entries", "first_offset")
+
+    def __init__(self, record: memoryview) -> None:
+        outer = Record(record, 0, len(record))
+        sys_flag = outer.sys_flag
+        store_host_at = 76 if sys_flag & SYSFLAG_BORN_HOST_V6 else 64
+        self.first_offset = outer.queue_offset
+        self._topic = outer.topic.encode()
+        self._more = {
+            "queue_id": outer.queue_id,
+            "physical_offset": outer.commitlog_offset,
+            "born_timestamp_ms": outer.born_timestamp_ms,
+            "born_host": bytes(record[48 : store_host_at - 8]),
+            "store_timestamp_ms": outer.store_timestamp_ms,
+            "store_host": bytes(record[store_host_at : store_host_at + (20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8)]),
+            "sys_flag": sys_flag & ~_NOT_OF_MEMBERS,
+        }
+        self.entries = split_batch(outer.stored_body)
+
+    def record(self, index: int, *, named: str = "") -> bytes:
+        """Return a message as a record of its own, with ``named`` for its id if given."""
+        entry = self.entries[index]
+        return encode_record(
+            topic=self._topic,
+            body=entry.body,
+            properties=_renamed(entry.properties, named) if named else entry.properties,
+            queue_offset=self.first_offset + index,
+            flag=entry.flag,
+            **self._more,  # type: ignore[arg-type]
+        )
+
+    def records(self, first_offset: int) -> list[bytes]:
+        """Return the messages from a queue offset on."""
+        return [self.record(index) for index in range(max(first_offset - self.first_offset, 0), len(self.entries))]
 
 
 def unpacked(record: memoryview, keep: Keep, *, named: str = "") -> list[bytes]:
@@ -25,31 +67,8 @@ def unpacked(record: memoryview, keep: Keep, *, named: str = "") -> list[bytes]:
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """
-    outer = Record(record, 0, len(record))
-    sys_flag = outer.sys_flag
-    store_host_at = 76 if sys_flag & SYSFLAG_BORN_HOST_V6 else 64
-    born_host = bytes(record[48 : store_host_at - 8])
-    store_host = bytes(record[store_host_at : store_host_at + (20 if sys_flag & SYSFLAG_STORE_HOST_V6 else 8)])
-    topic = outer.topic.encode()
-    base = outer.queue_offset
-    return [
-        encode_record(
-            topic=topic,
-            body=entry.body,
-            properties=_renamed(entry.properties, named) if named else entry.properties,
-            queue_id=outer.queue_id,
-            queue_offset=base + i,
-            physical_offset=outer.commitlog_offset,
-            born_timestamp_ms=outer.born_timestamp_ms,
-            born_host=born_host,
-            store_timestamp_ms=outer.store_timestamp_ms,
-            store_host=store_host,
-            flag=entry.flag,
-            sys_flag=sys_flag & ~_NOT_OF_MEMBERS,
-        )
-        for i, entry in enumerate(split_batch(outer.stored_body))
-        if keep(entry)
-    ]
+    batch = InnerBatch(record)
+    return [batch.record(index, named=named) for index, entry in enumerate(batch.entries) if keep(entry)]
 
 
 def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
@@ -57,8 +76,9 @@ def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """
-    skipped = first_offset - Record(record, 0, len(record)).queue_offset
-    return unpacked(record, lambda _: True)[skipped:] if skipped > 0 and is_whole(record) else []
+    if first_offset <= Record(record, 0, len(record)).queue_offset or not is_whole(record):
+        return []
+    return InnerBatch(record).records(first_offset)
 
 
 def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
@@ -66,14 +86,12 @@ def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """
-    if not is_whole(record):
-        return None
-    return unpacked(record, lambda _: True)[max(first_offset - Record(record, 0, len(record)).queue_offset, 0) :]
+    return InnerBatch(record).records(first_offset) if is_whole(record) else None
 
 
 def is_whole(record: memoryview) -> bool:
     """Tell whether a record is a batch."""
-    return Record(record, 0, len(record)).sys_flag & _WHOLE == _WHOLE
+    return Record(record, 0, len(record)).sys_flag & WHOLE == WHOLE
 
 
 def _renamed(properties: bytes, msg_id: str) -> bytes:

@@ -7,12 +7,15 @@ import random
 from pathlib import Path
 
 import pytest
-from asking import exchange
+from asking import create_topic, exchange
 
+from sprocketmq.broker.inner_batches import InnerBatch
 from sprocketmq.broker.pop import journal as journal_module
+from sprocketmq.broker.pop import records as records_module
 from sprocketmq.broker.pop import state as state_module
 from sprocketmq.broker.pop.journal import frame, frames
 from sprocketmq.broker.pop.popping import Popping
+from sprocketmq.broker.pop.records import Batches
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.protocol.codes import SerializeType
 from sprocketmq.protocol.command import encode_head
@@ -162,7 +165,6 @@ async def test_all_queues_of_a_topic(ask, popper):
 
 
 async def test_messages_of_a_batch_are_given_and_acknowledged_alone(ask, popper, clock):
-    from asking import create_topic
 
     await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
     await ask.send_batch("batched", [b"a", b"b", b"c", b"d"], properties=encode_properties({"UNIQ_KEY": "u"}).decode())
@@ -718,14 +720,14 @@ def test_a_message_that_nobody_finishes_does_not_let_the_state_grow():
         queue.give([offset], 1_000, 61_000)
         queue.next = offset + 1
         if offset:
-            assert queue.acknowledge(offset, 1_000)
+            assert queue.acknowledge([(offset, 1_000)]) == [offset]
     assert len(queue._order) + len(queue._due) < 5_000
     for _ in range(5_000):
         flight = queue.give_again(0, 1_000, 61_000)
     assert len(queue._due) < 5_000
     assert queue.floor == 0
     assert queue.take_due(61_000) == 0
-    assert queue.acknowledge(0, flight.popped_ms)
+    assert queue.acknowledge([(0, flight.popped_ms)]) == [0]
     assert queue.floor == 20_000
 
 
@@ -756,14 +758,44 @@ def test_a_queue_beside_a_simple_model(monkeypatch):
                     given[offset] = (flight.popped_ms, now + 50)
             case 2 if given:
                 offset = rng.choice(sorted(given))
-                assert not queue.acknowledge(offset, given[offset][0] - 1), seed
-                assert queue.acknowledge(offset, given.pop(offset)[0]), seed
+                assert not queue.acknowledge([(offset, given[offset][0] - 1)]), seed
+                assert queue.acknowledge([(offset, given.pop(offset)[0])] * 2) == [offset], seed
                 done.add(offset)
             case 3:
                 now += rng.randrange(30)
         assert queue.floor == min(given, default=queue.next), seed
         if rng.random() < 0.02:
             queue = PopQueue.restored(queue.snapshot())
+
+
+async def test_a_large_batch_is_taken_apart_once_for_all_pops_of_it(broker, ask, popper, monkeypatch):
+    await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
+    sent = [b"%d" % n for n in range(300)]
+    outer, each = encode_properties({"UNIQ_KEY": "u", "TAGS": "red"}).decode(), encode_properties({"TAGS": "red"})
+    assert (await ask.send_batch("batched", sent, properties=outer, each=each)).code == 0
+    taken_apart = []
+    monkeypatch.setattr(records_module, "InnerBatch", lambda record: taken_apart.append(1) or InnerBatch(record))
+    found = []
+    while more := await popper.pop("batched", count=32, exp="red"):
+        found += bodies(more)
+    assert found == sent
+    assert len(taken_apart) == 1
+    assert await popper.pop("batched", group="other", exp="blue") == []
+
+
+async def test_batches_that_are_kept_taken_apart_are_bounded(broker, ask, popper, monkeypatch):
+    monkeypatch.setattr(records_module, "_MAX_KEPT_BYTES", 3_000)
+    await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
+    for n in range(10):
+        await ask.send_batch("batched", [b"%d" % n * 500, b"b" * 500], properties=encode_properties({"UNIQ_KEY": f"u{n}"}).decode())
+    batches = Batches()
+    for offset in range(20):
+        result = broker.store.read("batched", 0, offset, max_count=1)
+        (first, *_) = batches.messages_in(result.buffers, offset, None)
+        assert first[0] == offset
+        assert batches.kept_bytes <= 3_000
+    batches.clear()
+    assert batches.kept_bytes == 0
 
 
 async def test_clients_with_binary_headers_pop_by_the_codes_that_fit_them(broker, ask, popper):

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sprocketmq.broker.filters.reading import messages_at_once, passes
 from sprocketmq.broker.offsets import OffsetTable, is_young
 from sprocketmq.broker.pop.journal import Journal
-from sprocketmq.broker.pop.records import delivered_again, messages_in
+from sprocketmq.broker.pop.records import Batches, delivered_again
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter
 from sprocketmq.clock import Clock
@@ -47,6 +48,7 @@ class Popping:
         journal.snapshot = self.snapshot
         self._max_bytes = max_bytes
         self._clock = clock
+        self._batches = Batches()
         self._queues: dict[_Key, PopQueue] = {}
         self._by_topic: dict[str, set[_Key]] = {}
 
@@ -94,6 +96,7 @@ class Popping:
         """Forget all state."""
         self._queues.clear()
         self._by_topic.clear()
+        self._batches.clear()
 
     def stopped(self) -> None:
         """Note that the broker stops in order: committed offsets are saved."""
@@ -175,7 +178,7 @@ class Popping:
             if found:
                 offsets = [offset for offset, _ in found]
                 records += [record for _, record in found]
-                room -= sum(len(record) for _, record in found)
+                room -= sum(map(len, records[-len(found) :]))
                 starts.append(f"0 {queue_id} {min(offsets)}")
                 places.append(f"0 {queue_id} {','.join(map(str, offsets))}")
                 if waiter.order:
@@ -226,16 +229,14 @@ class Popping:
             count = wanted - len(found) if condition is None else max(wanted, messages_at_once(condition) // MAX_READS)
             result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max(room, 1), tag_codes=waiter.tag_codes)
             if result.status is _FOUND:
-                following = result.next_offset
-                for offset, record in messages_in(result.buffers, start, waiter.tag_codes):
-                    if len(found) == wanted:
-                        following = offset  # in the middle of a batch
-                        break
-                    if condition is not None and not passes(condition, record):
-                        continue
-                    found.append((offset, record))
-                    room -= len(record)
-                queue.next = following
+                messages = self._batches.messages_in(result.buffers, start, waiter.tag_codes)
+                if condition is not None:
+                    messages = (message for message in messages if passes(condition, message[1]))
+                new = list(islice(messages, wanted - len(found)))
+                following = next(messages, None)
+                queue.next = result.next_offset if following is None else following[0]  # in the middle of a batch
+                found += new
+                room -= sum([len(record) for _, record in new])
             elif result.next_offset != start:
                 queue.next = result.next_offset  # other tags only, or messages that have expired
             else:
@@ -280,7 +281,7 @@ class Popping:
         result = self._store.read(topic, queue_id, offset, max_count=1)
         if result.status is not _FOUND:
             return None
-        at, record = next(messages_in(result.buffers, offset, None), (-1, b""))
+        at, record = next(self._batches.messages_in(result.buffers, offset, None), (-1, b""))
         return record if at == offset else None
 
     def has_messages(self, waiter: PopWaiter) -> bool:
@@ -307,7 +308,7 @@ class Popping:
         queue = self.find(group, topic, queue_id)
         if queue is None:
             return 0
-        done = [offset for offset, popped_ms in receipts if queue.acknowledge(offset, popped_ms)]
+        done = queue.acknowledge(receipts)
         if done:
             self._journal.append(["done", group, topic, queue_id, done])
             self._commit(group, topic, queue_id, queue)

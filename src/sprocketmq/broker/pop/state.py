@@ -23,7 +23,10 @@ _SLACK = 1_024
 
 
 class Flight:
-    """One message that was given and is invisible until ``visible_ms``, for the ``times``-th time."""
+    """What is noted of a message that was given and is invisible until ``visible_ms``, for the ``times``-th time.
+
+    The messages of one pop share one, until something happens to one of them alone.
+    """
 
     __slots__ = ("first_ms", "popped_ms", "times", "visible_ms")
 
@@ -46,7 +49,8 @@ class PopQueue:
         # Of orderly pops: the last one, which its client may repeat.
         self.attempt_id = ""
         self._order: deque[int] = deque()
-        self._due: list[tuple[int, int]] = []
+        # When messages become visible again, and their offsets: an entry for each pop.
+        self._due: list[tuple[int, list[int]]] = []
         # The offsets that have become visible again, and a heap of them that may have more.
         self._visible: set[int] = set()
         self._ready: list[int] = []
@@ -70,10 +74,12 @@ class PopQueue:
             return 0
         due = self._due
         while due:
-            visible_ms, offset = due[0]
-            flight = self.flights.get(offset)
-            if flight is not None and flight.visible_ms == visible_ms:
-                return visible_ms
+            visible_ms, offsets = due[0]
+            while offsets:  # from the last on: those that are done are not looked at again
+                flight = self.flights.get(offsets[-1])
+                if flight is not None and flight.visible_ms == visible_ms:
+                    return visible_ms
+                offsets.pop()
             heappop(due)
         return None
 
@@ -89,10 +95,10 @@ class PopQueue:
 
     def give(self, offsets: Iterable[int], popped_ms: int, visible_ms: int) -> None:
         """Note messages that are given for the first time, in the order of their offsets."""
-        for offset in offsets:
-            self.flights[offset] = Flight(popped_ms, visible_ms)
-            self._order.append(offset)
-            heappush(self._due, (visible_ms, offset))
+        given = list(offsets)
+        self.flights.update(dict.fromkeys(given, Flight(popped_ms, visible_ms)))
+        self._order.extend(given)
+        heappush(self._due, (visible_ms, given))
         self._tidy()
 
     def _tidy(self) -> None:
@@ -103,17 +109,18 @@ class PopQueue:
             self._order = deque(sorted(flights))
         if len(self._due) > most:
             self._ready = sorted(self._visible)
-            self._due = sorted((flight.visible_ms, offset) for offset, flight in flights.items() if offset not in self._visible)
+            self._due = sorted((flight.visible_ms, [offset]) for offset, flight in flights.items() if offset not in self._visible)
 
     def take_due(self, now_ms: int) -> int | None:
         """Return the lowest offset that has become visible again, which the caller gives again or drops."""
         due = self._due
         while due and due[0][0] <= now_ms:
-            visible_ms, offset = heappop(due)
-            flight = self.flights.get(offset)
-            if flight is not None and flight.visible_ms == visible_ms and offset not in self._visible:
-                self._visible.add(offset)
-                heappush(self._ready, offset)
+            visible_ms, offsets = heappop(due)
+            for offset in offsets:
+                flight = self.flights.get(offset)
+                if flight is not None and flight.visible_ms == visible_ms and offset not in self._visible:
+                    self._visible.add(offset)
+                    heappush(self._ready, offset)
         first = self._first_ready()
         if first is not None:
             heappop(self._ready)
@@ -122,24 +129,27 @@ class PopQueue:
 
     def give_again(self, offset: int, popped_ms: int, visible_ms: int) -> Flight:
         """Note that a message is given again."""
-        flight = self.flights[offset]
+        before = self.flights[offset]
         # No two pops of a message have the same time: it tells their receipts apart.
-        flight.popped_ms = max(popped_ms, flight.popped_ms + 1)
-        flight.visible_ms = visible_ms
-        flight.times += 1
-        heappush(self._due, (visible_ms, offset))
+        popped_ms = max(popped_ms, before.popped_ms + 1)
+        flight = self.flights[offset] = Flight(popped_ms, visible_ms, before.times + 1, before.first_ms)
+        heappush(self._due, (visible_ms, [offset]))
         self._tidy()
         return flight
 
     # --- receipts ---
 
-    def acknowledge(self, offset: int, popped_ms: int) -> bool:
-        """Forget a message that is done; False when this receipt is not the last one of the message."""
-        flight = self.flights.get(offset)
-        if flight is None or flight.popped_ms != popped_ms:
-            return False
-        self.drop(offset)
-        return True
+    def acknowledge(self, receipts: Iterable[tuple[int, int]]) -> list[int]:
+        """Forget messages that are done, given by offset and time of the pop; return those whose receipt was their last one."""
+        flights, done = self.flights, []
+        for offset, popped_ms in receipts:
+            flight = flights.get(offset)
+            if flight is not None and flight.popped_ms == popped_ms:
+                del flights[offset]
+                done.append(offset)
+        if self._visible:
+            self._visible.difference_update(done)
+        return done
 
     def drop(self, offset: int) -> None:
         """Forget a message that is not there any more."""
@@ -148,14 +158,14 @@ class PopQueue:
 
     def change(self, offset: int, popped_ms: int, now_ms: int, visible_ms: int, *, orderly: bool) -> Flight | None:
         """Have a message become visible at another time; None when this receipt is not the last one of the message."""
-        flight = self.flights.get(offset)
-        if flight is None or flight.popped_ms != popped_ms:
+        before = self.flights.get(offset)
+        if before is None or before.popped_ms != popped_ms:
             return None
         self._visible.discard(offset)
         if not orderly:
-            flight.popped_ms = max(now_ms, flight.popped_ms + 1)
-        flight.visible_ms = visible_ms
-        heappush(self._due, (visible_ms, offset))
+            popped_ms = max(now_ms, popped_ms + 1)
+        flight = self.flights[offset] = Flight(popped_ms, visible_ms, before.times, before.first_ms)
+        heappush(self._due, (visible_ms, [offset]))
         self._tidy()
         return flight
 
@@ -181,6 +191,6 @@ class PopQueue:
         for offset, popped_ms, visible_ms, times, first_ms in flights:
             queue.flights[offset] = Flight(popped_ms, visible_ms, times, first_ms)
             queue._order.append(offset)
-            queue._due.append((visible_ms, offset))
+            queue._due.append((visible_ms, [offset]))
         heapify(queue._due)
         return queue
