@@ -63,17 +63,16 @@ class SendTraces:
 
         None either when there is no time to trace even one of them, which counts them as dropped.
         """
-        sampler, budget = self._sampler, self._budget
-        if type(ids) is str:
-            if ids[:-2] == sampler.passed_over or not ids:
+        sampler = self._sampler
+        if sampler.everything:
+            budget = self._budget
+            if budget.now() < budget.rests_until:
+                self._writer.dropped += bool(ids) if type(ids) is str else len(ids)
                 return _NONE
-            if sampler.everything and budget.now() < budget.rests_until:
-                self._writer.dropped += 1
+        if type(ids) is str:
+            if not ids or ids[:-2] == sampler.passed_over:
                 return _NONE
             return [(0, ids)] if sampler.chooses(ids) else _NONE
-        if sampler.everything and budget.now() < budget.rests_until:
-            self._writer.drop(len(ids))
-            return _NONE
         return sampler.choose(ids)
 
     def stored(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> None:
