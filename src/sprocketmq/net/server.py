@@ -17,7 +17,7 @@ from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
 from sprocketmq.net.tls_listener import TlsListener
-from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
+from sprocketmq.protocol.codes import CODES_BY_LOW_BITS, FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from sprocketmq.protocol.command import Command, encode_head
 from sprocketmq.protocol.frame import TLS_HANDSHAKE, FrameError, ReceiveBuffer
 from sprocketmq.protocol.records import pack_host
@@ -36,6 +36,8 @@ RECEIVE_BYTES = 1 << 20
 # Requests that are finished and answered together. With one write for everything a client has in flight, client and server would take
 # turns and one of them would be idle: 64 sends in flight reach 31,000/s that way, and 55,000/s in halves, at the same CPU time each.
 REQUESTS_PER_WRITE = 32
+
+_BINARY = int(SerializeType.ROCKETMQ)
 
 # Answers that are logged; the guard logs those of its own (NO_PERMISSION).
 _REJECTIONS = frozenset(
@@ -163,6 +165,8 @@ class ServerConnection(Link):
                     command.body = bytes(command.body)
                     asked.set_result(command)
                 continue
+            if command.serialize == _BINARY:
+                command.code = CODES_BY_LOW_BITS.get(command.code, command.code)
             try:
                 if guard is not None and not self._admitted(guard, command):
                     if self.closed:

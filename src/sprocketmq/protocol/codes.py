@@ -121,6 +121,10 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
+# Codes over 16 bits, by what is left of them in binary headers.
+CODES_BY_LOW_BITS = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF}
+
+
 class ResponseCode(IntEnum):
     """How a request ended. 10, 11 and 12 mean stored, but not as safely as asked."""
 

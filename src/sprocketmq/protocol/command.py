@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, RequestCode, SerializeType
+from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, SerializeType
 from sprocketmq.protocol.layout import BINARY_HEADER, FRAME_HEAD, FRAME_LAYOUT, INT16, INT32
 from sprocketmq.protocol.ranges import Int32
 
@@ -34,8 +34,6 @@ _PYTHON = int(LanguageCode.PYTHON)
 _OTHER = int(LanguageCode.OTHER)
 _JSON = int(SerializeType.JSON)
 _BINARY = int(SerializeType.ROCKETMQ)
-# Codes over 16 bits, as they arrive in binary headers: cut off by the client that wrote them.
-_CUT = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF}
 
 
 class _JsonHead(msgspec.Struct, gc=False):
@@ -345,6 +343,4 @@ def _decode_binary(header: bytes | bytearray) -> Command:
             pos = end
     except UnicodeDecodeError as e:
         raise RemoteProtocolError(f"binary header is not UTF-8: {e.reason}") from None
-    if code in _CUT and not flag & FLAG_RESPONSE:
-        code = _CUT[code]
     return Command(code, opaque=opaque, flag=flag, version=version, language=language, remark=remark, ext=ext, serialize=1)

@@ -120,14 +120,6 @@ def test_a_code_over_16_bits_is_refused_in_a_binary_header(code):
         encode_head(code, opaque=1, serialize=SerializeType.ROCKETMQ)
 
 
-def test_a_request_whose_code_was_cut_to_16_bits_is_told_from_an_answer():
-    cut = encode_head(3442, opaque=1, serialize=SerializeType.ROCKETMQ)
-    assert decode_command(cut[4:]).code == 200050
-    answer = encode_head(3442, opaque=1, flag=1, serialize=SerializeType.ROCKETMQ)
-    assert decode_command(answer[4:]).code == 3442
-    assert decode_command(encode_head(3442, opaque=1)[4:]).code == 3442
-
-
 @pytest.mark.parametrize("fields", [{"version": 40_000}, {"language": 200}, {"opaque": 2**31}, {"flag": 2**40}])
 def test_a_number_that_does_not_fit_a_binary_header_is_refused(fields):
     with pytest.raises(LocalProtocolError):
