@@ -50,7 +50,7 @@ def pop_all(store: MessageStore, root: Path, topic: str) -> float:
     written: list[Callable[[], None]] = []
     journal = Journal(f"{root}/{time.monotonic_ns()}.journal", REAL_FS, soon=written.append)
     popping = Popping("broker-a", store, OffsetTable(), journal, max_bytes=lambda: 1 << 20, clock=SYSTEM_CLOCK)
-    place = SimpleNamespace(name=topic, read_queues=1, config=SimpleNamespace(attributes={}))
+    place = SimpleNamespace(name=topic, read_queues=1, batch_queues=topic in store.batch_topics, config=SimpleNamespace(attributes={}))
     asks = {
         "max_count": POPPED,
         "init_mode": 0,
@@ -67,7 +67,7 @@ def pop_all(store: MessageStore, root: Path, topic: str) -> float:
         found = popping.pop(waiter)  # type: ignore[arg-type]
         assert found is not None
         offsets = found.offsets.rpartition(" ")[2].split(",")
-        taken += popping.acknowledge("g", topic, 0, [(int(offset), found.popped_ms) for offset in offsets])
+        taken += popping.acknowledge("g", topic, 0, list(map(int, offsets)), found.popped_ms)
         journal.write()
     elapsed = time.process_time() - began
     journal.close()

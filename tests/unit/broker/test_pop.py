@@ -720,14 +720,14 @@ def test_a_message_that_nobody_finishes_does_not_let_the_state_grow():
         queue.give([offset], 1_000, 61_000)
         queue.next = offset + 1
         if offset:
-            assert queue.acknowledge([(offset, 1_000)]) == [offset]
+            assert queue.acknowledge([offset], 1_000) == [offset]
     assert len(queue._order) + len(queue._due) < 5_000
     for _ in range(5_000):
         flight = queue.give_again(0, 1_000, 61_000)
     assert len(queue._due) < 5_000
     assert queue.floor == 0
     assert queue.take_due(61_000) == 0
-    assert queue.acknowledge([(0, flight.popped_ms)]) == [0]
+    assert queue.acknowledge([0], flight.popped_ms) == [0]
     assert queue.floor == 20_000
 
 
@@ -758,8 +758,8 @@ def test_a_queue_beside_a_simple_model(monkeypatch):
                     given[offset] = (flight.popped_ms, now + 50)
             case 2 if given:
                 offset = rng.choice(sorted(given))
-                assert not queue.acknowledge([(offset, given[offset][0] - 1)]), seed
-                assert queue.acknowledge([(offset, given.pop(offset)[0])] * 2) == [offset], seed
+                assert not queue.acknowledge([offset], given[offset][0] - 1), seed
+                assert queue.acknowledge([offset] * 2, given.pop(offset)[0]) == [offset], seed
                 done.add(offset)
             case 3:
                 now += rng.randrange(30)

@@ -47,6 +47,10 @@ def _parse_expression(topic: str, expression: str) -> frozenset[int] | None:
     return tag_filter(build_subscription(topic, expression, 0))
 
 
+# A pop with as much is answered at once, and not with the others of this turn: the client reads it while they are taken.
+EARLY_BYTES = 16 << 10
+
+
 class PopHandlers:
     """Answers the requests. ``soon`` runs a call at the end of this turn of the event loop."""
 
@@ -269,6 +273,9 @@ class PopHandlers:
             self._waiters.release(waiter)
         self._count(waiter, taken)
         self._journal.when_written(lambda failure: self._answer(waiter, taken, failure))
+        if taken.size > EARLY_BYTES:
+            self._journal.write()
+            waiter.conn.flush()
         return True
 
     def _serve_waiting(self, waiter: PopWaiter) -> bool:
@@ -300,14 +307,14 @@ class PopHandlers:
         waiter.conn.respond(waiter.command, ResponseCode.SUCCESS, ext=ext, remark="FOUND", body=taken.records, since=waiter.since)
 
     def _count(self, waiter: PopWaiter, taken: Taken) -> None:
-        counters, size = self._counters, sum(map(len, taken.records))
+        counters = self._counters
         counters.get_found += 1
-        counters.get_messages += len(taken.records)
-        counters.get_bytes += size
+        counters.get_messages += taken.messages
+        counters.get_bytes += taken.size
         got = counters.of_group(waiter.topic, waiter.group.group_name)
         got.get_requests += 1
-        got.get_messages += len(taken.records)
-        got.get_bytes += size
+        got.get_messages += taken.messages
+        got.get_bytes += taken.size
 
     def _answer_nothing(self, waiter: PopWaiter) -> None:
         self._counters.get_missed += 1

@@ -25,14 +25,35 @@ _Key = tuple[str, str, int]
 
 
 class Taken(NamedTuple):
-    """The messages of a pop: records in order, and the texts that tell the client of their places. ``rest`` are about as many left."""
+    """The messages of a pop: records in order, and the texts that tell the client of their places. ``rest`` are about as many left.
+
+    A buffer of ``records`` may hold several; ``messages`` and ``size`` count all of them and their bytes.
+    """
 
     records: list[memoryview | bytes]
+    messages: int
+    size: int
     popped_ms: int
     starts: str
     offsets: str
     deliveries: str
     rest: int
+
+
+class _Found:
+    """What a pop finds in one queue: offsets in the order of their records, buffers that hold one record or more, and their length."""
+
+    __slots__ = ("offsets", "records", "size")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.records: list[memoryview | bytes] = []
+        self.size = 0
+
+    def add(self, offset: int, record: memoryview | bytes) -> None:
+        self.offsets.append(offset)
+        self.records.append(record)
+        self.size += len(record)
 
 
 class Popping:
@@ -166,19 +187,20 @@ class Popping:
         group, topic = waiter.group.group_name, waiter.topic
         records: list[memoryview | bytes] = []
         starts, places, deliveries = [], [], []
-        rest, room = 0, self._max_bytes()
+        count = size = rest = 0
+        most = self._max_bytes()
         for queue_id in _queues_of(waiter):
-            wanted = waiter.max_count - len(records)
-            if wanted <= 0 or room <= 0:
+            wanted = waiter.max_count - count
+            if wanted <= 0 or size >= most:
                 break
             queue = self._state(group, topic.name, queue_id, waiter.init_mode)
             take = self._take_in_order if waiter.order else self._take
-            found = take((group, topic.name, queue_id), queue, waiter, wanted, room, now)
+            found = take((group, topic.name, queue_id), queue, waiter, wanted, most - size, now)
             self._commit(group, topic.name, queue_id, queue)
-            if found:
-                offsets = [offset for offset, _ in found]
-                records += [record for _, record in found]
-                room -= sum(map(len, records[-len(found) :]))
+            if offsets := found.offsets:
+                records += found.records
+                count += len(offsets)
+                size += found.size
                 starts.append(f"0 {queue_id} {min(offsets)}")
                 places.append(f"0 {queue_id} {','.join(map(str, offsets))}")
                 if waiter.order:
@@ -187,16 +209,14 @@ class Popping:
                     deliveries.append(f"0 {queue_id} {min(before)}")
                 self._offsets.note_pulled(group, topic.name, queue_id, queue.next)
             rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
-        if not records:
+        if not count:
             return None
-        return Taken(records, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
+        return Taken(records, count, size, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
 
-    def _take(
-        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
-    ) -> list[tuple[int, memoryview | bytes]]:
-        found: list[tuple[int, memoryview | bytes]] = []
+    def _take(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
+        found = _Found()
         visible = now + waiter.invisible_ms
-        while len(found) < wanted and room > 0:
+        while len(found.offsets) < wanted and found.size < room:
             offset = queue.take_due(now)
             if offset is None:
                 break
@@ -212,54 +232,57 @@ class Popping:
             except LocalProtocolError:  # its properties are as long as they may be: the answer's own place tells the rest
                 flight.popped_ms, again = now, record
             self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
-            found.append((offset, again))
-            room -= len(again)
-        found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
+            found.add(offset, again)
+        self._take_new(key, queue, waiter, wanted, room, now, found)
         return found
 
-    def _take_new(
-        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
-    ) -> list[tuple[int, memoryview | bytes]]:
-        found: list[tuple[int, memoryview | bytes]] = []
+    def _take_new(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int, found: _Found) -> None:
+        """Add new messages to what was found, up to ``wanted`` of them and ``room`` bytes in all."""
+        offsets = found.offsets
+        known = len(offsets)
+        condition, tag_codes = waiter.condition, waiter.tag_codes
+        everything = condition is None and tag_codes is None and not waiter.topic.batch_queues
         for _ in range(MAX_READS):
-            if len(found) >= wanted or room <= 0 or queue.full:
+            left = wanted - len(offsets)
+            if left <= 0 or found.size >= room or queue.full:
                 break
             start = queue.next
-            condition = waiter.condition
-            count = wanted - len(found) if condition is None else max(wanted, messages_at_once(condition) // MAX_READS)
-            result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max(room, 1), tag_codes=waiter.tag_codes)
-            if result.status is _FOUND:
-                messages = self._batches.messages_in(result.buffers, start, waiter.tag_codes)
-                if condition is not None:
-                    messages = (message for message in messages if passes(condition, message[1]))
-                new = list(islice(messages, wanted - len(found)))
-                following = next(messages, None)
-                queue.next = result.next_offset if following is None else following[0]  # in the middle of a batch
-                found += new
-                room -= sum([len(record) for _, record in new])
-            elif result.next_offset != start:
+            count = left if condition is None else max(wanted, messages_at_once(condition) // MAX_READS)
+            result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max(room - found.size, 1), tag_codes=tag_codes)
+            if result.status is not _FOUND:
+                if result.next_offset == start:
+                    break
                 queue.next = result.next_offset  # other tags only, or messages that have expired
-            else:
-                break
-        if found:
-            offsets = [offset for offset, _ in found]
+                continue
+            queue.next = result.next_offset
+            if everything and result.count == result.next_offset - start:
+                offsets.extend(range(start, result.next_offset))
+                found.records += result.buffers
+                found.size += sum(map(len, result.buffers))
+                continue
+            messages = self._batches.messages_in(result.buffers, start, tag_codes)
+            if condition is not None:
+                messages = (message for message in messages if passes(condition, message[1]))
+            for offset, record in islice(messages, left):
+                found.add(offset, record)
+            if (following := next(messages, None)) is not None:
+                queue.next = following[0]  # in the middle of a batch
+        new = offsets[known:]
+        if new:
             visible = now + waiter.invisible_ms
-            queue.give(offsets, now, visible)
-            self._journal.append(["given", *key, queue.next, now, visible, offsets, queue.attempt_id])
-        return found
+            queue.give(new, now, visible)
+            self._journal.append(["given", *key, queue.next, now, visible, new, queue.attempt_id])
 
-    def _take_in_order(
-        self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int
-    ) -> list[tuple[int, memoryview | bytes]]:
+    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
         """Take the messages that are not acknowledged again, then new ones; none while one is still invisible to others."""
+        found = _Found()
         repeated = bool(waiter.attempt_id) and waiter.attempt_id == queue.attempt_id
         if not repeated and any(flight.visible_ms > now for flight in queue.flights.values()):
-            return []
+            return found
         queue.attempt_id = waiter.attempt_id
-        found: list[tuple[int, memoryview | bytes]] = []
         visible = now + waiter.invisible_ms
         for offset in sorted(queue.flights)[:wanted]:
-            if found and room <= 0:
+            if found.offsets and found.size >= room:
                 break
             record = self.message(key[1], key[2], offset)
             if record is None:
@@ -270,10 +293,9 @@ class Popping:
             flight.popped_ms = now  # one time for all messages of the answer
             flight.times -= repeated
             self._journal.append(["again", *key, offset, now, visible, flight.times])
-            found.append((offset, record))
-            room -= len(record)
-        if not found or (not repeated and len(found) == len(queue.flights)):
-            found += self._take_new(key, queue, waiter, wanted - len(found), room, now)
+            found.add(offset, record)
+        if not found.offsets or (not repeated and len(found.offsets) == len(queue.flights)):
+            self._take_new(key, queue, waiter, wanted, room, now, found)
         return found
 
     def message(self, topic: str, queue_id: int, offset: int) -> memoryview | bytes | None:
@@ -303,12 +325,12 @@ class Popping:
 
     # --- receipts ---
 
-    def acknowledge(self, group: str, topic: str, queue_id: int, receipts: list[tuple[int, int]]) -> int:
-        """Forget messages that are done, given by offset and time of the pop; return how many receipts held."""
+    def acknowledge(self, group: str, topic: str, queue_id: int, offsets: list[int], popped_ms: int) -> int:
+        """Forget messages of one pop that are done; return of how many the receipts held."""
         queue = self.find(group, topic, queue_id)
         if queue is None:
             return 0
-        done = queue.acknowledge(receipts)
+        done = queue.acknowledge(offsets, popped_ms)
         if done:
             self._journal.append(["done", group, topic, queue_id, done])
             self._commit(group, topic, queue_id, queue)

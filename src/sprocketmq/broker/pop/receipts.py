@@ -82,11 +82,11 @@ class ReceiptHandlers:
         header = command.header(PopAck)
         receipt = _receipt(header.extra_info, header.queue_id)
         topic = self._place(header.topic, header.queue_id, header.offset, end=1)
-        self._acknowledge(header.consumer_group, topic, header.queue_id, [(header.offset, receipt.popped_ms)], receipt.orderly)
+        self._acknowledge(header.consumer_group, topic, header.queue_id, [header.offset], receipt.popped_ms, orderly=receipt.orderly)
         self._answer_written(conn, command)
 
-    def _acknowledge(self, group: str, topic: Topic, queue_id: int, receipts: list[tuple[int, int]], orderly: bool) -> None:
-        done = self._popping.acknowledge(group, topic.name, queue_id, receipts)
+    def _acknowledge(self, group: str, topic: Topic, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> None:
+        done = self._popping.acknowledge(group, topic.name, queue_id, offsets, popped_ms)
         if done and orderly:
             self._wake(topic)
 
@@ -109,7 +109,7 @@ class ReceiptHandlers:
         if not checked:
             raise PopRefused(ResponseCode.NO_MESSAGE, "the list of acknowledgements is empty")
         for entry, topic, offsets in checked:
-            self._acknowledge(entry.group, topic, entry.queue_id, [(offset, entry.popped_ms) for offset in offsets], orderly=True)
+            self._acknowledge(entry.group, topic, entry.queue_id, offsets, entry.popped_ms, orderly=True)
         self._answer_written(conn, command)
 
     def _change(self, conn: ServerConnection, command: Command) -> None:

@@ -139,10 +139,10 @@ class PopQueue:
 
     # --- receipts ---
 
-    def acknowledge(self, receipts: Iterable[tuple[int, int]]) -> list[int]:
-        """Forget messages that are done, given by offset and time of the pop; return those whose receipt was their last one."""
+    def acknowledge(self, offsets: Iterable[int], popped_ms: int) -> list[int]:
+        """Forget messages that are done, with the time of their pop; return those for which that was the last one."""
         flights, done = self.flights, []
-        for offset, popped_ms in receipts:
+        for offset in offsets:
             flight = flights.get(offset)
             if flight is not None and flight.popped_ms == popped_ms:
                 del flights[offset]
