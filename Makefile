@@ -17,7 +17,7 @@ help:
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make dist      build sdist and wheel into dist/, check them and install each in an empty environment; with a bill of materials"
-	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17 and Maven)"
+	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17, Maven and Node)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
 	@echo "make browser   drive the dashboard in headless Chromium (Debian's package chromium)"
 	@echo "make screenshots  make the pictures of the dashboard in docs/images/dashboard"

@@ -69,13 +69,13 @@ class ApacheFailed(Exception):
     """A Java process failed, or answered with an error; the text carries the end of its log."""
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / name).exists():
         return str(Path(home) / "bin" / name)
     found = shutil.which(name)
     if found is None:
-        raise ApacheUnavailable(f"Apache RocketMQ {VERSION} needs Java 17 (a JDK, with `javac`) and Maven; `{name}` is not on the PATH")
+        raise ApacheUnavailable(f"it needs Java 17 (a JDK, with `javac`), Maven, and Node with npm; `{name}` is not on the PATH")
     return found
 
 
@@ -86,7 +86,7 @@ def cache_dir() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -101,10 +101,10 @@ def jars() -> Path:
 def resolved(pom: Path, cache: Path, expected: str, what: str) -> Path:
     """Return the directory in ``cache`` with the jars that ``pom`` names, among them ``expected``. Raises ApacheUnavailable."""
     library = cache / "lib"
-    with _locked(cache / "lock"):
+    with locked(cache / "lock"):
         if library.is_dir():
             return library
-        maven = _tool("mvn")
+        maven = tool("mvn")
         partial = Path(tempfile.mkdtemp(prefix="resolving-", dir=cache))
         try:
             goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
@@ -123,12 +123,12 @@ def driver_classes() -> Path:
     source = b"".join(file.read_bytes() for file in DRIVER)
     classes = cache_dir() / f"driver-{hashlib.sha256(source).hexdigest()[:16]}"
     library = jars()
-    with _locked(cache_dir() / "lock"):
+    with locked(cache_dir() / "lock"):
         if classes.is_dir():
             return classes
         partial = Path(tempfile.mkdtemp(prefix="compiling-", dir=cache_dir()))
         try:
-            command = [_tool("javac"), "--release", "17", "-nowarn", "-d", str(partial), "-cp", f"{library}/*", *map(str, DRIVER)]
+            command = [tool("javac"), "--release", "17", "-nowarn", "-d", str(partial), "-cp", f"{library}/*", *map(str, DRIVER)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             if done.returncode != 0:
                 raise ApacheFailed(f"javac refused the driver:\n{done.stderr[-2000:]}")
@@ -140,8 +140,10 @@ def driver_classes() -> Path:
 
 def require() -> None:
     """Make sure that everything is there to run Apache RocketMQ. Raises ApacheUnavailable with what is missing."""
-    _tool("java")
-    _tool("javac")
+    tool("java")
+    tool("javac")
+    tool("node")
+    tool("npm")
     jars()
 
 
@@ -182,7 +184,7 @@ class JavaProcess:
         self.home = home
         self.log = home / "output.log"
         path = f"{library or jars()}/*" + (f"{os.pathsep}{extra_path}" if extra_path else "")
-        command = [_tool("java"), *flags, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-Dfile.encoding=UTF-8"]
+        command = [tool("java"), *flags, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-Dfile.encoding=UTF-8"]
         command += ["-cp", path, main, *arguments]
         environment = {name: value for name, value in os.environ.items() if name not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}}
         self._log_file: IO[bytes] = self.log.open("wb")

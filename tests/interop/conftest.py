@@ -73,10 +73,7 @@ def own_namesrv(session_home: Path) -> Iterator[apache.ApacheNamesrv]:
 @pytest.fixture(scope="session")
 def apache_broker(session_home: Path, apache_namesrv: apache.ApacheNamesrv) -> Iterator[apache.ApacheBroker]:
     """Apache's broker `apache-a`, at Apache's nameserver."""
-    asking = {"transactionTimeOut": "6000", "transactionCheckInterval": "2000"}  # outcomes are written after up to 3 s
-    settings = (
-        apache.SMALL_STORE | asking | {"messageDelayLevel": DELAY_LEVELS, "enablePropertyFilter": "true", "recallMessageEnable": "true"}
-    )
+    settings = apache.SMALL_STORE | {"messageDelayLevel": DELAY_LEVELS, "enablePropertyFilter": "true", "recallMessageEnable": "true"}
     broker = apache.ApacheBroker(session_home / "apache-broker", apache_namesrv.address, settings=settings)
     yield broker
     broker.kill()
@@ -118,6 +115,27 @@ def side(request: pytest.FixtureRequest) -> Side:
     namesrv: apache.ApacheNamesrv = request.getfixturevalue("apache_namesrv")
     broker: apache.ApacheBroker = request.getfixturevalue("apache_broker")
     return Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster)
+
+
+@pytest.fixture(params=["ours", "apaches"])
+def transacting_side(request: pytest.FixtureRequest, home: Path) -> Iterator[Side]:
+    """The same for tests of transactions, with an Apache broker for this test alone.
+
+    From its first transaction on, a thread of that broker (TransactionalOpBatchService) takes a whole processor until the broker ends.
+    """
+    if request.param == "ours":
+        ours: OurProcess = request.getfixturevalue("our_cluster")
+        yield Side("ours", ours.namesrv, ours.broker, "broker-a", "DefaultCluster")
+        return
+    namesrv: apache.ApacheNamesrv = request.getfixturevalue("apache_namesrv")
+    asking = {"transactionTimeOut": "6000", "transactionCheckInterval": "2000", "recallMessageEnable": "true"}
+    name, cluster = "apache-transacting", "TransactingCluster"
+    settings = apache.SMALL_STORE | asking
+    broker = apache.ApacheBroker(home / "transacting", namesrv.address, name=name, cluster=cluster, settings=settings)
+    try:
+        yield Side("apaches", namesrv.address, broker.address, name, cluster)
+    finally:
+        broker.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The gRPC endpoint with Apache's own clients for Python and Java, in front of our broker and of Apache's."""
+"""The gRPC endpoint with Apache's own clients for Python, Java and Node, in front of our broker and of Apache's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop import apache
+from tests.interop import apache, proxies
 from tests.interop.reading import dead_letters, pull_all, until_readable
 from tests.interop.sides import Side
 
@@ -25,9 +25,6 @@ from sprocketmq.proxy.users import Users
 pytestmark = [pytest.mark.interop]
 
 PROGRAM = Path(__file__).with_name("official_python.py")
-JAVA5 = Path(__file__).with_name("java5")
-# Our broker has no transactions.
-at_apaches = pytest.mark.parametrize("side", ["apaches"], indirect=True)
 
 
 @contextlib.asynccontextmanager
@@ -168,18 +165,19 @@ async def test_recalled_messages_do_not_come(side: Side, endpoint: str, home: Pa
     assert [message["body"] for message in found["messages"]] == ["kept"]
 
 
-async def test_transactions(side: Side, endpoint: str, home: Path) -> None:
-    topic = await topic_of(side, "TRANSACTION")
-    group = await group_at_start(side, topic)
+async def test_transactions(transacting_side: Side, home: Path) -> None:
+    topic = await topic_of(transacting_side, "TRANSACTION")
+    group = await group_at_start(transacting_side, topic)
     messages = [
         {"body": "kept", "end": "commit"},
         {"body": "dropped", "end": "rollback"},
         {"body": "asked and kept", "end": "check commit"},
         {"body": "asked and dropped", "end": "check rollback"},
     ]
-    ended = await official(endpoint, "transactions", home, topic=topic, messages=messages)
-    assert set(ended["asked"]) == {"asked and kept", "asked and dropped"}
-    found = await official(endpoint, "receive", home, topic=topic, group=group, count=2)
+    async with endpoint_of(transacting_side, Users({})) as endpoint:
+        ended = await official(endpoint, "transactions", home, topic=topic, messages=messages)
+        assert set(ended["asked"]) == {"asked and kept", "asked and dropped"}
+        found = await official(endpoint, "receive", home, topic=topic, group=group, count=2)
     assert sorted(message["body"] for message in found["messages"]) == ["asked and kept", "kept"]
 
 
@@ -209,15 +207,12 @@ async def test_the_official_client_signs_in(side: Side, home: Path, caplog: pyte
 
 @pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
 async def test_apaches_java_client_of_version_5(side: Side, endpoint: str, home: Path, plain: bool) -> None:
-    library = await asyncio.to_thread(
-        apache.resolved, JAVA5 / "pom.xml", apache.cache_dir().with_name("rocketmq-client-java-5.0.7"), "rocketmq-client-java-5.0.7.jar",
-        "Apache's Java client of version 5",
-    )  # fmt: skip
+    library = await asyncio.to_thread(proxies.java5_jars)
     topic = await topic_of(side)
     groups = [await group_at_start(side, topic) for _ in range(2)]
     # A source file instead of a class: the launcher compiles it.
     client = apache.JavaProcess(
-        str(JAVA5 / "Modern.java"),
+        str(proxies.JAVA5 / "Modern.java"),
         endpoint,
         topic,
         *groups,
@@ -235,3 +230,38 @@ async def test_apaches_java_client_of_version_5(side: Side, endpoint: str, home:
     assert sorted(words[1:] for words in lines if words[0] == "received") == [[f"m{n}", "t", f"k{n}", "1"] for n in range(4)]
     handled = sorted(words[1:] for words in lines if words[0] == "handled")
     assert handled == [["m0", "1"], ["m1", "1"], ["m2", "1"], ["m2", "2"], ["m3", "1"]]
+
+
+async def test_apaches_client_for_node(transacting_side: Side, home: Path) -> None:
+    side = transacting_side
+    modules = await asyncio.to_thread(proxies.node_modules)
+    kinds = {"normal": "NORMAL", "fifo": "FIFO", "delay": "DELAY", "transaction": "TRANSACTION"}
+    topics = {name: await topic_of(side, kind) for name, kind in kinds.items()}
+    read = {**topics, "push": topics["normal"], "again": topics["normal"]}
+    groups = {name: await group_at_start(side, topic) for name, topic in read.items()}
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await admin.create_group(groups["fifo"], orderly=True)
+    async with endpoint_of(side, Users({})) as endpoint:
+        process = await asyncio.create_subprocess_exec(
+            apache.tool("node"), str(proxies.NODE / "official.js"), json.dumps({"endpoint": endpoint, "topics": topics, "groups": groups}),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_PATH": str(modules)},
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(process.communicate(), 240)
+    assert process.returncode == 0, f"{out.decode()}\n{err.decode()}"
+    found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
+
+    received = sorted(found["normal"], key=lambda message: message["body"])
+    assert [message["id"] for message in received] == found["sent"]
+    for n, message in enumerate(received):
+        assert (message["body"], message["tag"], message["keys"], message["attempt"]) == (f"m{n}", "t", [f"k{n}"], 1)
+        assert message["properties"] == {"n": str(n)}
+    attempts = {name: sorted((message["body"], message["attempt"]) for message in found[name]) for name in ("pushed", "again")}
+    assert attempts["pushed"] == [("m0", 1), ("m1", 1), ("m2", 1), ("m2", 2), ("m3", 1)]
+    assert attempts["again"] == [("m0", 1), ("m1", 1), ("m2", 1), ("m3", 1), ("m3", 2)]
+    for name in "xy":
+        assert [message["body"] for message in found["fifo"] if message["group"] == name] == [f"{name}{n}" for n in range(5)]
+    assert [message["body"] for message in found["delayed"]] == ["later"]
+    assert found["waited"] >= 4_000
+    assert found["asked"] == ["asked"]
+    assert sorted(message["body"] for message in found["ended"]) == ["asked", "kept"]

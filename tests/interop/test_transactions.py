@@ -33,9 +33,9 @@ async def bodies(side: Side, topic: str) -> list[bytes]:
     return sorted(view["body"] for view in await pull_all(side.namesrv, topic))
 
 
-async def test_java_transactions_end_alike_at_both_brokers(java: JavaClient, side: Side) -> None:
-    topic = await side.create_topic("TransactionsOfJava")
-    with java.transactions(side.namesrv, "java_transactions", topic, ENDS) as (sent, asked):
+async def test_java_transactions_end_alike_at_both_brokers(java: JavaClient, transacting_side: Side) -> None:
+    topic = await transacting_side.create_topic("TransactionsOfJava")
+    with java.transactions(transacting_side.namesrv, "java_transactions", topic, ENDS) as (sent, asked):
         assert [one["status"] for one in sent] == ["SEND_OK"] * len(ENDS)
         assert [one["state"] for one in sent] == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW", "UNKNOW", "UNKNOW"]
         await until("questions", lambda: {"asked and kept", "asked and dropped"} <= {one["body"] for one in asked()})
@@ -45,18 +45,18 @@ async def test_java_transactions_end_alike_at_both_brokers(java: JavaClient, sid
         found: list[bytes] = []
         async with asyncio.timeout(PATIENCE_S):
             while found != KEPT:
-                found = await bodies(side, topic)
+                found = await bodies(transacting_side, topic)
 
 
-async def test_our_transactions_end_alike_at_both_brokers(side: Side) -> None:
-    topic = await side.create_topic("TransactionsOfPython")
+async def test_our_transactions_end_alike_at_both_brokers(transacting_side: Side) -> None:
+    topic = await transacting_side.create_topic("TransactionsOfPython")
     asked: list[ReceivedMessage] = []
 
     async def check(message: ReceivedMessage) -> TransactionOutcome:
         asked.append(message)
         return TransactionOutcome.COMMIT if b"kept" in message.body else TransactionOutcome.ROLLBACK
 
-    async with TransactionProducer("our_transactions", check, namesrv=side.namesrv, timeout_s=PATIENCE_S) as producer:
+    async with TransactionProducer("our_transactions", check, namesrv=transacting_side.namesrv, timeout_s=PATIENCE_S) as producer:
         async with producer.transaction(Message(topic, b"kept", keys=("k",), tag="t")):
             pass
         with pytest.raises(ValueError, match="no"):
@@ -68,17 +68,17 @@ async def test_our_transactions_end_alike_at_both_brokers(side: Side) -> None:
         found: list[bytes] = []
         async with asyncio.timeout(PATIENCE_S):
             while found != KEPT or len({message.msg_id for message in asked}) < 2:
-                found = await bodies(side, topic)
+                found = await bodies(transacting_side, topic)
     assert {message.topic for message in asked} == {topic}
 
 
-async def test_a_committed_message_looks_alike(java: JavaClient, side: Side) -> None:
-    topic = await side.create_topic("TransactionLooks", queues=1)
-    with java.transactions(side.namesrv, "java_looks", topic, {b"kept": "commit"}) as (sent, _):
+async def test_a_committed_message_looks_alike(java: JavaClient, transacting_side: Side) -> None:
+    topic = await transacting_side.create_topic("TransactionLooks", queues=1)
+    with java.transactions(transacting_side.namesrv, "java_looks", topic, {b"kept": "commit"}) as (sent, _):
         views: list[dict[str, object]] = []
         async with asyncio.timeout(PATIENCE_S):
             while not views:
-                views = await pull_all(side.namesrv, topic)
+                views = await pull_all(transacting_side.namesrv, topic)
     (view,) = views
     properties = view["properties"]
     assert isinstance(properties, dict)

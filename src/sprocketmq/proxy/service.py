@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 EXPIRE_S = 10.0
 MAX_ACKS = 1_000
+# A change to no time at all, as Node's client asks for when a listener fails: brokers want some time.
+VISIBLE_AT_ONCE_S = 0.001
 
 _Context = Any  # grpc.aio.ServicerContext, which has no types for its parameters
 
@@ -336,8 +338,9 @@ class MessagingService:
         """Have a message become visible again at another time."""
         topic, group = topic_of(request.topic), _group(request.group)
         seconds = seconds_of(request.invisible_duration)
-        if not seconds > 0:
+        if seconds < 0:
             checked_invisible(seconds)
+        seconds = max(seconds, VISIBLE_AT_ONCE_S)
         receipt = self.renewals.release(request.receipt_handle)
         changed = await self._receiver.change(caller.upstream, group, topic, receipt, seconds, suspend=request.suspend)
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed))
