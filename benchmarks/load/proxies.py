@@ -52,7 +52,8 @@ class Endpoint(NamedTuple):
         """Return the processor time of the servers."""
         pids = list(self.pids)
         for pid in self.pids:
-            pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split())
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
+                pids += map(int, children.read_text(encoding="utf-8").split())
         fields = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for pid in pids]
         return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
@@ -169,7 +170,7 @@ def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="figures of each kind (5)")
-    parser.add_argument("--count", type=int, default=20_000, help="messages of a figure (20,000)")
+    parser.add_argument("--count", type=int, default=10_000, help="messages of a figure (10,000)")
     parser.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sprocketmq-proxies-", dir=options.directory) as directory:
