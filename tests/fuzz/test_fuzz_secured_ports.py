@@ -29,6 +29,7 @@ from sprocketmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, R
 from sprocketmq.protocol.command import Command, decode_command, encode_command
 from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.protocol.frame import FrameBuffer
+from sprocketmq.protocol.names import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from sprocketmq.security import login_limits
 from sprocketmq.security.config import SecurityConfig
 
@@ -39,8 +40,6 @@ FRAMES_PER_CONNECTION = 200
 MAX_GROWN_BLOCKS = 20_000 if FRAMES <= 200_000 else 250_000
 # Producers' heartbeats, leaving a producer group, and replies (which no server of ours takes) need a known user only.
 OPEN_TO_USERS = {34, 35, 324, 325}
-# So does the route of the topic that clients ask for when theirs does not exist.
-OPEN_ROUTE = "TBW102"
 
 HOUSEKEEPING = {"checkpoint", "dispatched", "delayOffset"}
 FORGERS = [Credentials("admin", "not-the-secret-of-the-administrator"), Credentials("nobody", "a-secret-of-a-user-who-is-not")]
@@ -130,7 +129,10 @@ class Forger:
 
 
 def is_open(request: Command) -> bool:
-    return request.code in OPEN_TO_USERS or (request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and request.ext.get("topic") == OPEN_ROUTE)
+    """Return whether every user may send it: also for routes of the topic that clients ask for first, and of those that take replies."""
+    topic = request.ext.get("topic", "")
+    is_open_route = topic == DEFAULT_TOPIC or topic.endswith(REPLY_TOPIC_SUFFIX)
+    return request.code in OPEN_TO_USERS or (request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and is_open_route)
 
 
 def assert_refused(frames: list[bytes], answers: list[Command]) -> None:
