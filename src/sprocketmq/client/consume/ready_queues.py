@@ -42,13 +42,14 @@ class ReadyQueues:
         """Return the next batch, None when the consumer is closed. Raises the error that ended it."""
         clock = self._instance.clock
         while True:
+            if clock.monotonic() >= self._yield_at:
+                await asyncio.sleep(0)
+                self._yield_at = clock.monotonic() + YIELD_S
+            # From here to the waiter nothing is awaited: a consumer that is closed meanwhile would not wake a waiter that comes after.
             if self.failure is not None:
                 raise self.failure
             if self._instance.state != OPEN:
                 return None
-            if clock.monotonic() >= self._yield_at:
-                await asyncio.sleep(0)
-                self._yield_at = clock.monotonic() + YIELD_S
             batch = self.take_ready()
             if batch is not None:
                 return batch

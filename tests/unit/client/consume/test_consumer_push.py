@@ -131,13 +131,12 @@ async def test_a_queue_is_released_while_others_wait_for_their_previous_owner(cl
 
 async def test_a_queue_of_which_nothing_was_consumed_is_released_without_a_request(cluster):
     async with push(cluster, clock=ManualClock()) as consumer:
-        await eventually(lambda: len(consumer.assignment) == 4)
-        asked = cluster.broker.count(Q.QUERY_CONSUMER_OFFSET)
+        await cluster.broker.until(lambda: cluster.broker.count(Q.QUERY_CONSUMER_OFFSET) == 5)  # and the queue of retries
         members = cluster.broker.groups["cg"]
         members["x"] = next(iter(members.values()))
         cluster.broker.notify("cg")
         await eventually(lambda: [queue.queue_id for queue in consumer.assignment] == [0, 1])
-        assert cluster.broker.count(Q.QUERY_CONSUMER_OFFSET) == asked
+        assert cluster.broker.count(Q.QUERY_CONSUMER_OFFSET) == 5
         assert cluster.broker.count(Q.UPDATE_CONSUMER_OFFSET) == 0
 
 
@@ -457,6 +456,33 @@ async def test_close_gives_up_a_handler_that_hangs_and_does_not_commit_its_batch
         await started.wait()
     assert task.cancelled()
     assert cluster.broker.offsets.get(("cg", "t", 0), 0) == 0
+
+
+async def test_close_ends_a_listener_that_gives_way_to_other_tasks(cluster, monkeypatch):
+    """It gives way between two batches; at that moment it holds no batch and waits for none."""
+    clock = ManualClock()
+    consumer = PushConsumer("cg", "t", namesrv=cluster.namesrv.address, clock=clock)
+    await consumer.start()
+    given_way = asyncio.Event()
+    go_on = asyncio.Event()
+
+    class Asyncio:
+        def __getattr__(self, name):
+            return getattr(asyncio, name)
+
+        async def sleep(self, _):
+            given_way.set()
+            await go_on.wait()
+
+    monkeypatch.setattr(ready_queues, "asyncio", Asyncio())
+    listening = consumer.listen(print)
+    await given_way.wait()
+    closing = asyncio.ensure_future(consumer.close())
+    await eventually(lambda: "closing" in repr(consumer))
+    go_on.set()
+    await closing
+    assert not listening.cancelled()
+    assert listening.result() is None
 
 
 async def test_batches_ends_when_the_consumer_is_closed(cluster):
