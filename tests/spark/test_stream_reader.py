@@ -6,21 +6,21 @@ from concurrent.futures import Future
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
-from sprocketmq.errors import BrokerBusy, ConnectFailed, NameserverUnavailable, TopicNotFound
+from sprocketmq.errors import BrokerBusy, ConfigError, ConnectFailed, NameserverUnavailable, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.option_values import OptionError
-from sprocketmq.spark.source import partitions, stream_reader
+from sprocketmq.spark.source import partitions, topic_stream
 from sprocketmq.spark.source.access import FilterRefused
 from sprocketmq.spark.source.batch_reader import BatchReader
 from sprocketmq.spark.source.data_source import RocketMQDataSource
 from sprocketmq.spark.source.offsets import WrongCheckpoint, encode_offsets
 from sprocketmq.spark.source.options import parse_options
 from sprocketmq.spark.source.reading import DataLoss
-from sprocketmq.spark.source.stream_reader import StreamReader
+from sprocketmq.spark.source.stream_reader_before_42 import StreamReaderBefore42
+from sprocketmq.spark.source.topic_stream import TopicStream
 
 Q0, Q1, Q2 = (MessageQueue("T", "broker-a", i) for i in range(3))
 U0 = MessageQueue("U", "broker-b", 0)
@@ -110,9 +110,9 @@ def parsed(streaming, **more):
     return parse_options(options, streaming=streaming)
 
 
-def stream(clock=None, **more):
+def stream(clock=None, kind=TopicStream, **more):
     clock = clock or Clock()
-    return StreamReader(parsed(True, **more), monotonic=clock.monotonic, pause=clock.pause)
+    return kind(parsed(True, **more), monotonic=clock.monotonic, pause=clock.pause)
 
 
 def offsets(**queues):
@@ -125,9 +125,13 @@ def through_json(value):
     return json.loads(json.dumps(value))
 
 
-def latest(reader, start, limit=None):
+def latest(reader, start):
     """Return where the next batch ends, without the number of its partitions."""
-    end = reader.latestOffset(through_json(start), limit or reader.getDefaultReadLimit())
+    return bare(reader.next_offset(through_json(start)))
+
+
+def bare(end):
+    """Return the offsets without the number of partitions."""
     return {name: value for name, value in end.items() if name != "partitions"}
 
 
@@ -207,20 +211,8 @@ def test_a_pattern_may_match_nothing_yet(cluster):
 # --- how much a batch takes -------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_of_a_trigger_is_told_to_spark(cluster):
-    assert stream().getDefaultReadLimit() == ReadAllAvailable()
-    assert stream(maxOffsetsPerTrigger="30", maxBytesPerTrigger="5", minOffsetsPerTrigger="2").getDefaultReadLimit() == ReadMaxRows(30)
-    assert stream(maxBytesPerTrigger="5k", minOffsetsPerTrigger="2").getDefaultReadLimit() == ReadMaxBytes(5 << 10)
-    assert stream(minOffsetsPerTrigger="2").getDefaultReadLimit() == ReadMinRows(2)
-
-
 def test_a_batch_takes_as_many_messages_as_it_may_in_proportion(cluster):
     assert latest(stream(maxOffsetsPerTrigger="60"), offsets(q0=0, q1=5)) == offsets(q0=50, q1=15)
-
-
-def test_a_query_that_runs_once_takes_all_there_is(cluster):
-    reader = stream(maxOffsetsPerTrigger="30", minOffsetsPerTrigger="1", maxBytesPerTrigger="1")
-    assert latest(reader, offsets(q0=0, q1=5), ReadAllAvailable()) == offsets(q0=100, q1=25)
 
 
 def test_a_batch_takes_about_as_many_bytes_as_it_may(cluster, monkeypatch):
@@ -267,13 +259,13 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever(cluster, clock):
 
 def test_a_query_that_ends_does_not_wait_for_enough_messages(cluster):
     reader = stream(minOffsetsPerTrigger="50")
-    reader.prepareForTriggerAvailableNow()
+    reader.end_here()
     assert latest(reader, offsets(q0=90, q1=20)) == offsets(q0=100, q1=25)
 
 
 def test_nothing_new_is_the_offset_spark_gave(cluster):
     start = {**offsets(q0=100, q1=25), "partitions": 9}
-    assert stream().latestOffset(start, ReadAllAvailable()) is start
+    assert stream().next_offset(start) is start
     assert stream().partitions(through_json(start), through_json(start)) == []
 
 
@@ -289,8 +281,8 @@ def test_large_messages_are_shared_out_although_they_are_few(cluster, clock, mon
     monkeypatch.setattr(cluster, "pull", pull)
     monkeypatch.setattr(partitions, "PulledRows", lambda body: type("Rows", (), {"offsets": range(1)}))
     reader = stream(clock, maxPartitions="4")
-    assert reader.latestOffset(offsets(q0=0, q1=5), ReadAllAvailable())["partitions"] == 4
-    assert reader.latestOffset(offsets(q0=97, q1=25), ReadAllAvailable())["partitions"] == 2
+    assert reader.next_offset(offsets(q0=0, q1=5))["partitions"] == 4
+    assert reader.next_offset(offsets(q0=97, q1=25))["partitions"] == 2
     assert pulled == [(Q0, 0)], "sizes are looked at now and then"
     assert len(batch(maxPartitions="4").partitions()) == 4
 
@@ -317,7 +309,7 @@ def test_a_running_query_asks_for_the_route_now_and_then(cluster, clock):
         assert latest(reader, start) == start
     assert cluster.questions == 1
     cluster.low[Q2], cluster.high[Q2] = 0, 10
-    clock.now += stream_reader.ROUTE_REFRESH_S
+    clock.now += topic_stream.ROUTE_REFRESH_S
     assert latest(reader, start) == offsets(q0=100, q1=25, q2=0)
 
 
@@ -332,7 +324,7 @@ def test_an_idle_query_of_many_queues_does_not_ask_all_the_time(cluster, clock, 
     latest(reader, start)
     rested = clock.now
     latest(reader, start)
-    assert clock.now - rested == pytest.approx(0.006 * (1 + stream_reader.IDLE_REST))
+    assert clock.now - rested == pytest.approx(0.006 * (1 + topic_stream.IDLE_REST))
     cluster.high[Q0] = 150
     latest(reader, start)
     busy = clock.now
@@ -342,7 +334,7 @@ def test_an_idle_query_of_many_queues_does_not_ask_all_the_time(cluster, clock, 
 
 def test_what_arrives_after_a_bounded_query_began_is_not_its_business(cluster):
     reader = stream(maxOffsetsPerTrigger="12")
-    reader.prepareForTriggerAvailableNow()
+    reader.end_here()
     cluster.high = {Q0: 500, Q1: 500, Q2: 9}
     end = latest(reader, offsets(q0=90, q1=20))
     assert end == offsets(q0=98, q1=24)
@@ -353,7 +345,7 @@ def test_what_arrives_after_a_bounded_query_began_is_not_its_business(cluster):
 def test_a_bounded_query_takes_a_queue_that_was_new_when_it_began(cluster):
     cluster.low[Q2], cluster.high[Q2] = 0, 9
     reader = stream()
-    reader.prepareForTriggerAvailableNow()
+    reader.end_here()
     noted = latest(reader, offsets(q0=100, q1=25))
     assert noted == offsets(q0=100, q1=25, q2=0)
     assert latest(reader, noted) == offsets(q0=100, q1=25, q2=9)
@@ -401,7 +393,7 @@ def test_a_query_for_what_is_there_ends_after_its_time_when_no_nameserver_answer
 
     monkeypatch.setattr(partitions, "cluster_access", no_access)
     with pytest.raises(NameserverUnavailable):
-        stream(clock, pullTimeoutMs="10000").prepareForTriggerAvailableNow()
+        stream(clock, pullTimeoutMs="10000").end_here()
     assert 10 <= clock.now - 1000 < 12
 
 
@@ -416,7 +408,7 @@ def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away(clu
     cluster.high[Q0] = 150
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            clock.now += stream_reader.ROUTE_REFRESH_S
+            clock.now += topic_stream.ROUTE_REFRESH_S
             assert latest(reader, offsets(q0=100, q1=25)) == offsets(q0=150, q1=25)
     assert caplog.text.count("going on with the queues known so far: no nameserver answered") == 1
     with pytest.raises(NameserverUnavailable):
@@ -562,7 +554,7 @@ def test_progress_is_noted_and_ends_with_the_query(cluster, monkeypatch):
         def close(self):
             noted.append("closed")
 
-    monkeypatch.setattr(stream_reader, "ProgressReporter", Reporter)
+    monkeypatch.setattr(topic_stream, "ProgressReporter", Reporter)
     reader = stream(progressTopic="reports")
     latest(reader, offsets(q0=90, q1=20))
     reader.stop()
@@ -576,9 +568,9 @@ def test_progress_is_noted_and_ends_with_the_query(cluster, monkeypatch):
 
 def test_the_lag_is_what_was_seen_last(cluster):
     reader = stream(maxOffsetsPerTrigger="10")
-    assert reader.reportLatestOffset() is None
+    assert reader.seen_offset() is None
     latest(reader, offsets(q0=0, q1=5))
-    assert reader.reportLatestOffset() == offsets(q0=100, q1=25)
+    assert reader.seen_offset() == offsets(q0=100, q1=25)
 
 
 def test_partitions_follow_from_the_offsets_alone(cluster):
@@ -594,7 +586,7 @@ def test_a_batch_is_cut_as_it_was_when_it_was_planned_whatever_the_options_are_n
     cluster.high = {Q0: 90_000, Q1: 90_000}
     start = offsets(q0=0, q1=5)
     reader = stream(maxPartitions="4")
-    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    end = through_json(reader.next_offset(start))
     assert end["partitions"] == 4
     first = planned(reader.partitions(start, end))
     assert planned(stream(maxPartitions="16", minPartitions="9").partitions(start, end)) == first
@@ -679,8 +671,101 @@ def test_a_schema_of_the_user_s_own_is_refused(cluster):
     ):
         made.reader(StructType([StructField("number", IntegerType())]))
     assert isinstance(made.reader(StructType([StructField("queueId", IntegerType())])), BatchReader)
-    assert isinstance(made.streamReader(StructType([StructField("queueId", IntegerType())])), StreamReader)
+    assert isinstance(made.streamReader(StructType([StructField("queueId", IntegerType())])), TopicStream)
 
 
 def test_the_empty_partition_spark_makes_up_reads_nothing(cluster):
     assert list(batch().read(InputPartition(None))) == []
+
+
+# --- Spark 4.2 and newer ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spark42():
+    """Return the kind of reader for Spark 4.2, and the limits that Spark has from then on."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.0 and 4.1 have no limits")
+    from sprocketmq.spark.source.stream_reader import StreamReader
+
+    return StreamReader, limits
+
+
+def test_the_limit_of_a_trigger_is_told_to_spark(cluster, spark42):
+    kind, limits = spark42
+
+    def told(**options):
+        return stream(kind=kind, **options).getDefaultReadLimit()
+
+    assert told() == limits.ReadAllAvailable()
+    assert told(maxOffsetsPerTrigger="30", maxBytesPerTrigger="5", minOffsetsPerTrigger="2") == limits.ReadMaxRows(30)
+    assert told(maxBytesPerTrigger="5k", minOffsetsPerTrigger="2") == limits.ReadMaxBytes(5 << 10)
+    assert told(minOffsetsPerTrigger="2") == limits.ReadMinRows(2)
+
+
+def test_a_query_that_runs_once_takes_all_there_is(cluster, spark42):
+    kind, limits = spark42
+    reader = stream(kind=kind, maxOffsetsPerTrigger="30", minOffsetsPerTrigger="1", maxBytesPerTrigger="1")
+    assert bare(reader.latestOffset(offsets(q0=0, q1=5), limits.ReadAllAvailable())) == offsets(q0=100, q1=25)
+    assert bare(reader.latestOffset(offsets(q0=0, q1=5), reader.getDefaultReadLimit())) != offsets(q0=100, q1=25)
+
+
+def test_a_query_of_what_is_available_now_ends_there(cluster, spark42):
+    kind, limits = spark42
+    reader = stream(kind=kind, maxOffsetsPerTrigger="1000")
+    reader.prepareForTriggerAvailableNow()
+    cluster.high[Q0] = 200
+    assert bare(reader.latestOffset(offsets(q0=0, q1=5), limits.ReadMaxRows(1000))) == offsets(q0=100, q1=25)
+    assert reader.reportLatestOffset() == offsets(q0=100, q1=25)
+
+
+# --- Spark 4.0 and 4.1 ------------------------------------------------------------------------------------------------------
+
+
+def before_42(clock=None, **more):
+    return stream(clock, StreamReaderBefore42, **more)
+
+
+def test_before_42_a_new_query_goes_on_from_where_it_began(cluster, caplog):
+    reader = before_42(startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    first = reader.latestOffset()  # Spark asks for the end of the first batch before its beginning
+    start = reader.initialOffset()
+    assert start == offsets(q0=0, q1=5)
+    assert bare(first) == offsets(q0=50, q1=15)
+    assert planned(reader.partitions(through_json(start), through_json(first))) == [[(Q0, 0, 50), (Q1, 5, 15)]]
+    second = reader.latestOffset()
+    assert bare(second) == offsets(q0=100, q1=25)
+    assert reader.latestOffset() == second
+    assert caplog.text.count("runs one micro-batch with trigger(availableNow=True), and maxOffsetsPerTrigger limits it") == 1
+
+
+def test_before_42_the_beginning_of_a_new_query_is_the_one_its_first_batch_was_made_with(cluster):
+    reader = before_42(startingOffsets="latest")
+    assert bare(reader.latestOffset()) == offsets(q0=100, q1=25)
+    cluster.high[Q0] = 101
+    assert reader.initialOffset() == offsets(q0=100, q1=25)
+
+
+def test_before_42_a_query_goes_on_from_its_checkpoint(cluster, caplog):
+    reader = before_42(maxBytesPerTrigger="1g", minOffsetsPerTrigger="2")
+    last = {**offsets(q0=90, q1=25), "partitions": 1}
+    assert reader.partitions(last, last) == []  # how Spark tells where the query was
+    end = reader.latestOffset()
+    assert bare(end) == offsets(q0=100, q1=25)
+    assert planned(reader.partitions(last, through_json(end))) == [[(Q0, 90, 100)]]
+    assert reader.latestOffset() == end
+    assert caplog.text.count("maxBytesPerTrigger and minOffsetsPerTrigger limits it") == 1
+
+
+def test_before_42_a_batch_that_was_not_finished_is_read_again_before_the_next_one(cluster):
+    reader = before_42()
+    start, end = offsets(q0=90, q1=20), offsets(q0=95, q1=25)
+    assert reader.partitions(start, start) == []
+    assert planned(reader.partitions(start, end)) == [[(Q0, 90, 95), (Q1, 20, 25)]]
+    assert bare(reader.latestOffset()) == offsets(q0=100, q1=25)
+
+
+def test_before_42_a_query_that_hides_where_it_was_is_refused(cluster):
+    reader = before_42(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    end = reader.latestOffset()
+    with pytest.raises(ConfigError, match=r"triggerAvailableNowWrapper.enabled is true: set it to false, or use Spark 4.2"):
+        reader.partitions(offsets(q0=90, q1=25), through_json(end))

@@ -26,7 +26,6 @@ from pyspark.errors import StreamingQueryException
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark import session
 from sprocketmq.spark.source.data_source import RocketMQDataSource
-from sprocketmq.spark.source.stream_reader import StreamReader
 
 PLAN = "SPROCKETMQ_FAULT_PLAN"
 TOO_BUSY = "Python worker failed to connect back"
@@ -42,13 +41,18 @@ class RecordingSource(RocketMQDataSource):
 
     def streamReader(self, schema: Any) -> Any:
         reader = super().streamReader(schema)
-        reader.__class__ = RecordingReader
+        reader.__class__ = recording(type(reader))
         return reader
 
 
-class RecordingReader(StreamReader):
-    def read(self, partition: Any) -> Iterator[Any]:
-        return recorded(partition.value, super().read(partition))
+def recording(kind: Any) -> Any:
+    """Return the reader of this version of Spark, whose tasks write down what they read."""
+
+    class RecordingReader(kind):  # type: ignore[misc]
+        def read(self, partition: Any) -> Iterator[Any]:
+            return recorded(partition.value, super().read(partition))
+
+    return RecordingReader
 
 
 def recorded(ranges: Any, batches: Iterator[Any]) -> Iterator[Any]:

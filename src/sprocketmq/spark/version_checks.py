@@ -9,7 +9,7 @@ from sprocketmq.errors import ConfigError
 INSTALL = "pip install 'sprocketmq[spark]'"
 # Package: purpose, first compatible version, first incompatible one (None: none known). The same bounds are in pyproject.toml.
 NEEDED = {
-    "pyspark": ("the data source API with Arrow writers", (4, 2), (5,)),
+    "pyspark": ("the data source API with Arrow writers", (4, 0), (5,)),
     "pyarrow": ("every row is handed over as Arrow", (18,), None),
     "pandas": ("PySpark asks for it with Arrow", (2, 2), None),
 }
@@ -58,6 +58,11 @@ def installed_version(package: str) -> str | None:
         from importlib import import_module
 
         return str(getattr(import_module(package), "__version__", "0"))
+
+
+def spark_version() -> tuple[int, ...]:
+    """Return the version of the installed PySpark, (0,) when there is none."""
+    return parse_version(installed_version("pyspark") or "0")
 
 
 def parse_version(text: str) -> tuple[int, ...]:

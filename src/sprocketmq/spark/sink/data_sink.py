@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from sprocketmq.errors import FatalError, RetriableError, SprocketError
 from sprocketmq.spark.option_values import OptionError
@@ -127,7 +128,13 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         _log_abort("write", messages)
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):
+# Spark 4.0 has no such class: it hands Arrow batches to every writer, of streams too, that is a DataSourceArrowWriter.
+_StreamArrowWriter: type[DataSourceStreamWriter] = getattr(
+    datasource, "DataSourceStreamArrowWriter", type("_StreamArrowWriter", (DataSourceStreamWriter, DataSourceArrowWriter), {})
+)
+
+
+class StreamSink(_Sink, _StreamArrowWriter):
     """Writes micro-batches. One that runs again after a failure sends its rows again, with the same ids if those are deterministic."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool = False) -> None:

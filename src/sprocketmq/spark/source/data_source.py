@@ -1,6 +1,8 @@
 """The `rocketmq` format: topics as batch and streaming DataFrames."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -10,8 +12,8 @@ from sprocketmq.arrow.schema import arrow_schema, spark_schema
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.sink.data_sink import BatchSink, StreamSink
 from sprocketmq.spark.source.batch_reader import BatchReader
-from sprocketmq.spark.source.options import parse_options
-from sprocketmq.spark.source.stream_reader import StreamReader
+from sprocketmq.spark.source.options import ReadOptions, parse_options
+from sprocketmq.spark.source.topic_stream import TopicStream
 
 
 class RocketMQDataSource(DataSource):
@@ -34,10 +36,10 @@ class RocketMQDataSource(DataSource):
         _check_schema(schema, options.columns)
         return BatchReader(options)
 
-    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> TopicStream:  # noqa: N802 - Spark's name
         options = parse_options(self.options, streaming=True)
         _check_schema(schema, options.columns)
-        return StreamReader(options)
+        return _stream_reader(options)
 
     def writer(self, schema: Any, overwrite: bool) -> BatchSink:
         return BatchSink(schema, self.options, overwrite)
@@ -46,9 +48,22 @@ class RocketMQDataSource(DataSource):
         return StreamSink(schema, self.options, overwrite)
 
 
+def _stream_reader(options: ReadOptions) -> TopicStream:
+    """Return the reader for the version of Spark that runs."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        from sprocketmq.spark.source.stream_reader_before_42 import StreamReaderBefore42
+
+        return StreamReaderBefore42(options)
+    from sprocketmq.spark.source.stream_reader import StreamReader
+
+    return StreamReader(options)
+
+
 def _check_schema(schema: Any, columns: Sequence[str]) -> None:
     """Raise OptionError when a schema given by ``.schema(...)`` differs from that of the columns."""
-    if not to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(columns)):
+    # Before Spark 4.2 the time zone is always UTC, and there is no parameter for it.
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    if not to_arrow_schema(schema, **in_utc).equals(arrow_schema(columns)):
         raise OptionError(
             "columns",
             f"the schema given is {schema.simpleString()}, but the columns are {spark_schema(columns)}: leave .schema() out, and choose"

@@ -20,7 +20,7 @@ from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source.offsets import decode_offsets
 from sprocketmq.spark.source.options import parse_options
 from sprocketmq.spark.source.planning import ranges_between
-from sprocketmq.spark.source.stream_reader import StreamReader
+from sprocketmq.spark.source.topic_stream import TopicStream
 
 
 def land_direct(
@@ -33,7 +33,7 @@ def land_direct(
     compact_after: int | None = None,
     report: Report = no_report,
     step: Step = no_step,
-    make_reader: Callable[[dict[str, str]], Any] = lambda options: StreamReader(parse_options(options, streaming=True)),
+    make_reader: Callable[[dict[str, str]], Any] = lambda options: TopicStream(parse_options(options, streaming=True)),
 ) -> LandSummary:
     """Implement ``land`` with files written by the tasks. ``run`` runs tasks, ``make_reader`` creates the source's reader."""
     began = time.monotonic()
@@ -84,15 +84,14 @@ class _Landing:
     def take_available(self, reader: Any, stop: threading.Event) -> None:
         """Land the messages available now, batch by batch; stop between batches when ``stop`` is set."""
         start = self.state.end
-        reader.prepareForTriggerAvailableNow()
-        limit = reader.getDefaultReadLimit()
+        reader.end_here()
         taken = total = 0
         while not stop.is_set():
-            end = _as_json(reader.latestOffset(start, limit))
+            end = _as_json(reader.next_offset(start))
             if end == start:
                 return
             if not total:
-                total = _messages_between(start, reader.reportLatestOffset() or end)
+                total = _messages_between(start, reader.seen_offset() or end)
                 self._report(JobProgress(0, total, "messages"))
             # A batch without rows also advances the offsets: after a new or recreated queue, or when the filter matched nothing.
             staging = self._writer.staging()
