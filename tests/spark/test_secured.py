@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import DAY, Authority
+from tests.spark.available import run_available
 from tests.spark.secured import SECRET, USER, secured_cluster
 
 from sprocketmq import Message, sync
@@ -167,7 +168,7 @@ def test_a_query_whose_user_is_disabled_ends_and_goes_on_from_its_checkpoint(spa
         secured.admit(True)
     assert f"refused user '{USER}' of option secure: check signature failed" in sentence
     send(secured, topic, range(200, 300))
-    start(availableNow=True).awaitTermination()
+    run_available(lambda: start(availableNow=True))
     assert bodies(spark.read.parquet(str(tmp_path / "table"))) == list(range(300)), "nothing is lost, nothing is there twice"
 
 

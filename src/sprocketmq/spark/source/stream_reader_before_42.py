@@ -1,8 +1,8 @@
-"""`spark.readStream` on Spark 4.0 and 4.1, which tell the source neither where a micro-batch begins nor that a query ends when it has read all.
+"""`spark.readStream` on Spark 4.0 and 4.1, which do not tell the source where a micro-batch begins.
 
 Spark then takes what ``latestOffset`` returns as the end of the next micro-batch, always. A new query asks for it first and for the
-``initialOffset`` afterwards; a query that continues from a checkpoint begins with ``partitions``, of the last offsets there as beginning and
-end, and drops the result (``setLatestSeenOffset`` of its ``PythonMicroBatchStream``). So the beginning of the next micro-batch is known here.
+``initialOffset`` afterwards. A query that continues from a checkpoint begins with ``partitions``, of the last offsets there as beginning
+and end, and drops the result (``setLatestSeenOffset`` of its ``PythonMicroBatchStream``). So the beginning is known here all the same.
 """
 
 import logging

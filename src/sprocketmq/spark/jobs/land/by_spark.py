@@ -11,6 +11,7 @@ from sprocketmq.spark.jobs.land.plan import LandSummary, Wanted
 from sprocketmq.spark.jobs.land.table import is_table
 from sprocketmq.spark.jobs.land.table_errors import NotALandingTable
 from sprocketmq.spark.jobs.progress import JobProgress, Report
+from sprocketmq.spark.version_checks import spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,24 +93,29 @@ def land_by_spark(
     stream = (
         stream.trigger(availableNow=True) if every_s is None else stream.trigger(processingTime=f"{round(every_s * 1000)} milliseconds")
     )
-    query = stream.toTable(wanted.to) if by_name else stream.start(wanted.to)
+    # Before Spark 4.2 a query of what is available now is one micro-batch.
+    one_by_one = every_s is None and spark_version() < (4, 2)
     messages = batches = 0
-    newest = -1
-    try:
-        ended = False
-        while not ended:
-            ended = query.awaitTermination(0.2)
-            for one in query.recentProgress:
-                if one["batchId"] > newest and one["numInputRows"]:
-                    newest = one["batchId"]
-                    messages += one["numInputRows"]
-                    batches += 1
-            report(JobProgress(messages, None, "messages", f"{batches:,} batches"))
-            if stop.is_set() and not ended:
+    while True:
+        query = stream.toTable(wanted.to) if by_name else stream.start(wanted.to)
+        before, newest = messages, -1
+        try:
+            ended = False
+            while not ended:
+                ended = query.awaitTermination(0.2)
+                for one in query.recentProgress:
+                    if one["batchId"] > newest and one["numInputRows"]:
+                        newest = one["batchId"]
+                        messages += one["numInputRows"]
+                        batches += 1
+                report(JobProgress(messages, None, "messages", f"{batches:,} batches"))
+                if stop.is_set() and not ended:
+                    query.stop()
+        finally:
+            if query.isActive:
                 query.stop()
-    finally:
-        if query.isActive:
-            query.stop()
+        if stop.is_set() or not one_by_one or messages - before < wanted.batch_messages:
+            break
     return LandSummary(
         table=wanted.to,
         format=wanted.format,
