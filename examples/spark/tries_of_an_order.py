@@ -1,6 +1,6 @@
 """transformWithState: count the tries of each order, in sessions that end after ten minutes without a try.
 
-Needs Spark 4.1 or newer, and protobuf: pip install 'sprocketmq[pipelines]'
+Needs Spark 4.2 or newer, and protobuf: pip install 'sprocketmq[pipelines]'
 """
 
 import tempfile

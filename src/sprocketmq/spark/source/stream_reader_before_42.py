@@ -61,8 +61,8 @@ class StreamReaderBefore42(TopicStream):
         given = " and ".join(option for option, limit in limits.items() if limit is not None)
         if given:
             log.warning(
-                "Spark %s runs one micro-batch with trigger(availableNow=True), and %s limits it: leave the option out with this trigger,"
-                " or start the query again until nothing is left",
+                "Spark %s runs one micro-batch with trigger(availableNow=True), and %s limits it: start the query again until nothing is"
+                " left, as land does, or leave the option out with this trigger",
                 pyspark.__version__,
                 given,
             )
