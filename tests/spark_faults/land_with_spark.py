@@ -52,7 +52,7 @@ def main(text: str) -> None:
         nameserver=plan["nameserver"],
         format=plan["format"],
         columns=["body"],
-        batch_messages=500,
+        batch_messages=200_000 if plan["to the end"] else 2_000,
         every_s=None if plan["to the end"] else 0.05,
         checkpoint=str(home / "checkpoint"),
         writer="spark",

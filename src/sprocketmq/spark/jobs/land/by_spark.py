@@ -96,6 +96,7 @@ def land_by_spark(
     # Before Spark 4.2 a query of what is available now is one micro-batch.
     one_by_one = every_s is None and spark_version() < (4, 2)
     messages = batches = 0
+    first = True
     while True:
         query = stream.toTable(wanted.to) if by_name else stream.start(wanted.to)
         before, newest = messages, -1
@@ -114,7 +115,10 @@ def land_by_spark(
         finally:
             if query.isActive:
                 query.stop()
-        if stop.is_set() or not one_by_one or messages - before < wanted.batch_messages:
+        # The first one may be what an earlier query left undone, which is as large as its limit was then.
+        short = messages - before < (1 if first else wanted.batch_messages)
+        first = False
+        if stop.is_set() or not one_by_one or short:
             break
     return LandSummary(
         table=wanted.to,
