@@ -35,7 +35,7 @@ PACKAGES = {
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long,
-    pytest.mark.timeout(0),
+    pytest.mark.timeout(0 if KILLS > 10 else 900),
     pytest.mark.skipif(KILLS == 0, reason="it downloads packages: make spark-tables"),
 ]
 

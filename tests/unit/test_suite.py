@@ -29,6 +29,7 @@ SLEEPERS = {
     "interop/test_replication_metadata.py": "the slave of Apache's works by timers",
     "spark_faults/test_restarts.py": "the moment of a kill is random",
     "spark_faults/test_landing.py": "paces questions to another process",
+    "spark_faults/test_tables.py": "paces questions to another process",
     "interop/apache.py": "paces questions to another process",
     "simulation/clients.py": "time is virtual",
     "simulation/cluster.py": "time is virtual",
