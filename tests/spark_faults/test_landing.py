@@ -67,6 +67,8 @@ def start(table: Path, namesrv: str, log: Path, *more: str) -> subprocess.Popen[
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
     victims = [*descendants(process.pid), psutil.Process(process.pid)]
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -25,10 +25,10 @@ KILLS = int(os.environ.get("SPROCKETMQ_TABLE_KILLS", "0"))
 SEED = os.environ.get("SPROCKETMQ_SPARK_FAULT_SEED") or str(random.randrange(1 << 32))
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
-    "delta": {(4, 0): "io.delta:delta-spark_2.13:4.0.0", (4, 1): "io.delta:delta-spark_4.1_2.13:4.1.0"},
+    "delta": {(4, minor): f"io.delta:delta-spark_4.{minor}_2.13:4.4.0" for minor in (0, 1, 2)},
     "iceberg": {
         (4, 0): "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-        (4, 1): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+        (4, 1): "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     },
 }
 
