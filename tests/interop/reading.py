@@ -28,7 +28,8 @@ async def until_readable(namesrv: str, topic: str, count: int) -> None:
 
 
 async def pull_all(namesrv: str, topic: str) -> list[dict[str, Any]]:
-    """Return every message of the topic as our pull consumer reads it."""
+    """Return every message of the topic as our pull consumer reads it, once all that is stored is in queues."""
+    await asyncio.to_thread(wait_until_dispatched, namesrv)
     views = []
     async with PullConsumer("interop_reader", namesrv=namesrv) as consumer:
         for queue in await consumer.queues(topic):

@@ -164,23 +164,49 @@ def test_other_files_are_refused(tmp_path, content):
         identify(str(path))
 
 
+def write_index(path, slots, entries, hashes, begin):
+    """Write an index file with an entry for each hash, 100 bytes of log apart."""
+    newest = [0] * slots
+    rows = [bytes(20)]
+    for number, key_hash in enumerate(hashes, 1):
+        rows.append(struct.pack(">iqii", key_hash, begin + 100 * (number - 1), 0, newest[key_hash % slots]))
+        newest[key_hash % slots] = number
+    header = struct.pack(">qqqqii", 1, 2, begin, begin + 100 * (len(hashes) - 1), sum(map(bool, newest)), len(hashes) + 1)
+    path.write_bytes(header + struct.pack(f">{slots}i", *newest) + b"".join(rows).ljust(20 * entries, b"\0"))
+
+
 @pytest.mark.parametrize(("slots", "entries"), [(64, 256), (7, 50), (1000, 20), (1, 9)])
 def test_the_number_of_hash_slots_is_found(tmp_path, slots, entries):
     """For any proportion of slots to entries, also when the first message is at log offset 0."""
+    path = tmp_path / "index"
     for begin in (0, 1000):
         hashes = [(i * 7919) % 10007 for i in range(8)]
-        newest = [0] * slots
-        rows = [bytes(20)]
-        for number, key_hash in enumerate(hashes, 1):
-            rows.append(struct.pack(">iqii", key_hash, begin + 100 * (number - 1), 0, newest[key_hash % slots]))
-            newest[key_hash % slots] = number
-        header = struct.pack(">qqqqii", 1, 2, begin, begin + 700, sum(map(bool, newest)), 9)
-        path = tmp_path / "index"
-        path.write_bytes(header + struct.pack(f">{slots}i", *newest) + b"".join(rows).ljust(20 * entries, b"\0"))
+        write_index(path, slots, entries, hashes, begin)
         with FileView(REAL_FS, str(path)) as view:
             assert hash_slots_of(view) == slots
             for number, key_hash in enumerate(hashes, 1):
                 assert number in index_chain(view, slots, key_hash)
+
+
+@pytest.mark.parametrize("begin", [0, 1000])
+def test_the_number_of_hash_slots_is_found_where_empty_slots_look_like_a_first_entry(tmp_path, begin):
+    """The file has the size of one with 380 slots, whose first entry would lie in slots 385 to 389."""
+    path = tmp_path / "index"
+    empty = {386, 387, 389}
+    write_index(path, 500, 1500, [i for i in range(1260) if i % 500 not in empty], begin)
+    with FileView(REAL_FS, str(path)) as view:
+        assert hash_slots_of(view) == 500
+
+
+@pytest.mark.parametrize("damage", ["last entry", "header"])
+def test_the_number_of_hash_slots_is_found_without_the_last_entry(tmp_path, damage):
+    path = tmp_path / "index"
+    write_index(path, 64, 256, range(100, 180), 1000)
+    with path.open("r+b") as file:
+        file.seek(40 + 4 * 64 + 20 * 80 if damage == "last entry" else 24)
+        file.write(b"\xff" * 8)
+    with FileView(REAL_FS, str(path)) as view:
+        assert hash_slots_of(view) == 64
 
 
 def test_chains_of_an_index_end_at_impossible_links(plain):
