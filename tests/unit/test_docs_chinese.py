@@ -8,7 +8,7 @@ from docs.tools.translations import behind, code, known_missing, missing, pages
 
 TRANSLATED = {page: source for page, source in pages().items() if translation(source).exists()}
 # The number of today: it gets smaller with every page that is translated.
-MOST_MISSING = 10
+MOST_MISSING = 9
 
 
 def test_no_page_lacks_a_chinese_version_but_those_that_are_known():
