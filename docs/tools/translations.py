@@ -1,8 +1,8 @@
-"""Which pages have a Chinese version, and which of these are behind.
+"""Which pages lack a Chinese version, and which Chinese versions are behind.
 
 ``python -m docs.tools.translations PAGE...`` records that PAGE is up to date. The last line of ``PAGE.zh.md`` has a fingerprint of the
-English text that it was translated from; ``docs/tools/untranslated.txt`` lists the pages without a Chinese version. The reference, which is
-made from the code, is English only. A heading that other pages link to keeps its English anchor by a line ``<a id="..."></a>`` above it.
+English text that it was translated from. The reference, which is made from the code, is English only. A heading that other pages link to
+keeps its English anchor by a line ``<a id="..."></a>`` above it.
 """
 
 import hashlib
@@ -10,9 +10,8 @@ import re
 import sys
 from pathlib import Path
 
-from docs.tools.site import FENCE, ROOT, TOOLS, sources, translation
+from docs.tools.site import FENCE, ROOT, sources, translation
 
-UNTRANSLATED = TOOLS / "untranslated.txt"
 RECORDED = re.compile(r"\n<!-- english: ([0-9a-f]{16}) -->\n\Z")
 # The two READMEs are compared by tests/unit/test_readme_promises.py; the others are long lists for developers.
 EXEMPT = ("index.md", "changes.md", "architecture.md", "benchmarks.md", "reference/", "adr/")
@@ -29,10 +28,6 @@ def pages() -> dict[str, Path]:
 
 def missing() -> list[str]:
     return sorted(page for page, source in pages().items() if not translation(source).exists())
-
-
-def known_missing() -> list[str]:
-    return UNTRANSLATED.read_text(encoding="utf-8").split()
 
 
 def behind() -> list[str]:
@@ -60,4 +55,3 @@ def code(text: str) -> list[str]:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         record(ROOT / name)
-    UNTRANSLATED.write_text("".join(f"{page}\n" for page in missing()), encoding="utf-8")
