@@ -62,10 +62,11 @@ test-long: $(STAMP)
 # sockets to the garbage collector, and needs a Java older than 24.
 SPARK_VERSIONS ?= 4.0 4.1 4.2
 SPARK_TESTS    ?= spark and not long
+SPARK_FILES    ?= tests/spark tests/spark_faults
 spark-versions: $(SPARK_VERSIONS:%=$(VENV)-spark-%/.installed)
 	set -e; for version in $(SPARK_VERSIONS); do \
 	  $(VENV)-spark-$$version/bin/python -m pytest $(ORDER) -m "$(SPARK_TESTS)" -W ignore::ResourceWarning \
-	    -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark tests/spark_faults; \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning $(SPARK_FILES); \
 	done
 
 $(VENV)-spark-%/.installed: pyproject.toml
