@@ -3,8 +3,23 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from sprocketmq.net.link import Link
+
+class Newcomer(Protocol):
+    """A connection without a login."""
+
+    @property
+    def retained_bytes(self) -> int:
+        """What it holds in memory between two reads."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        ...
+
+
+N = TypeVar("N", bound=Newcomer)
 
 
 @dataclass(frozen=True)
@@ -16,25 +31,25 @@ class NewcomerLimits:
     retained_bytes: int = 64 << 20
 
 
-class Newcomers:
+class Newcomers(Generic[N]):
     """The newcomers of one server. ``closed`` is called with a connection that broke a limit and the reason, before it is aborted.
 
     The oldest of too many is closed: silent strangers keep no client out, as a client logs in at once.
     """
 
-    def __init__(self, limits: NewcomerLimits, closed: Callable[[Link, str], None]) -> None:
+    def __init__(self, limits: NewcomerLimits, closed: Callable[[N, str], None]) -> None:
         self._limits = limits
         self._closed = closed
         # By arrival, which is also the order of deadlines: when it arrived, and its bytes in ``retained_bytes``.
-        self._arrived: dict[Link, float] = {}
-        self._retained: dict[Link, int] = {}
+        self._arrived: dict[N, float] = {}
+        self._retained: dict[N, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.retained_bytes = 0
 
     def __len__(self) -> int:
         return len(self._arrived)
 
-    def add(self, link: Link) -> None:
+    def add(self, link: N) -> None:
         """Take note of a new connection."""
         loop = asyncio.get_running_loop()
         if len(self._arrived) >= self._limits.connections:
@@ -43,7 +58,7 @@ class Newcomers:
         if self._timer is None:
             self._timer = loop.call_later(self._limits.seconds, self._expire, loop)
 
-    def received(self, link: Link) -> bool:
+    def received(self, link: N) -> bool:
         """Count what ``link`` retains after a read; return False when it was closed, as all newcomers together retain too much."""
         retained = link.retained_bytes
         before = self._retained.get(link, 0)
@@ -56,7 +71,7 @@ class Newcomers:
             return False
         return True
 
-    def discard(self, link: Link) -> None:
+    def discard(self, link: N) -> None:
         """Forget a connection that was admitted or has ended."""
         if self._arrived.pop(link, None) is None:
             return
@@ -65,7 +80,7 @@ class Newcomers:
             self._timer.cancel()
             self._timer = None
 
-    def _close(self, link: Link, reason: str) -> None:
+    def _close(self, link: N, reason: str) -> None:
         self.discard(link)
         self._closed(link, reason)
         link.abort(reason)

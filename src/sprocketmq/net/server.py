@@ -303,7 +303,7 @@ class GuardedConnection(ServerConnection):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
         super().__init__(loop, server)
-        self._newcomers: Newcomers | None = server.newcomers
+        self._newcomers: Newcomers[Link] | None = server.newcomers
 
     def buffer_updated(self, nbytes: int) -> None:
         super().buffer_updated(nbytes)
@@ -356,7 +356,7 @@ class RemotingServer:
         self.max_connections = max_connections
         self._tls = tls
         self.connections: set[ServerConnection] = set()
-        self.newcomers = Newcomers(newcomer_limits, self._newcomer_closed)
+        self.newcomers: Newcomers[Link] = Newcomers(newcomer_limits, self._newcomer_closed)
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.peer_log = PeerLog(log, time.monotonic)
         self._rejections = PeerLog(log, time.monotonic, level=logging.INFO)

@@ -2,15 +2,20 @@
 
 gRPC's own ports take either kind, not both. So it listens on a Unix socket in a directory of its own, and this takes connections, ends
 their TLS, and passes bytes between the two. Clients of some languages use TLS unless told otherwise, those of others do not.
+
+The gRPC server knows a connection by the path of this end of it, ``DIR/NUMBER``, and so its calls lead back to the client's address.
 """
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from pathlib import Path
 from typing import cast
 
+from sprocketmq.net.address import format_address
 from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
+from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
@@ -26,6 +31,7 @@ class _Side(asyncio.Protocol):
         self.other: _Side | None = None
         # What has arrived before the other side was there: one read at most, as uvloop reads once whatever is said.
         self.early = b""
+        self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # both sides are streams
@@ -35,7 +41,7 @@ class _Side(asyncio.Protocol):
             self.early += data
             if self.transport is not None:
                 self.transport.pause_reading()
-        elif self.other.transport is not None:
+        elif self.other.transport is not None and not self.other.ended:
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
@@ -62,26 +68,34 @@ class _Side(asyncio.Protocol):
 
 
 class _Client(_Side):
-    """A client's connection."""
+    """A client's connection; ``number`` names it at the gRPC server."""
 
-    def __init__(self, front: "Front") -> None:
+    # Next to nothing: what has arrived waits in the other side's buffer, which is bounded.
+    retained_bytes = 0
+
+    def __init__(self, front: "Front", number: int) -> None:
         super().__init__()
         self._front = front
+        self.number = str(number)
+        self.host = self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast("asyncio.Transport", transport).pause_reading()
-        self._front.connections.add(self)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.host, self.address = name[0], format_address(*name[:2])
+        self._front.opened(self)
         self._front.background.spawn(self._connect(), "a connection to the gRPC server")
 
     async def _connect(self) -> None:
         server = _Side()
         server.other = self
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: server, str(self._front.path))
-        except OSError:
-            if self.transport is not None:
-                self.transport.abort()
+            sock = await self._front.dial(self.number)
+            await asyncio.get_running_loop().create_unix_connection(lambda: server, sock=sock)
+        except OSError as e:
+            self.abort(str(e))
             return
         self.other = server
         if self.transport is None:
@@ -94,39 +108,117 @@ class _Client(_Side):
             self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._front.connections.discard(self)
+        self._front.closed(self)
         super().connection_lost(error)
+
+    def abort(self, _reason: str) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def end(self) -> None:
+        """Have the gRPC server close the connection, with the answers it has given."""
+        if self.other is not None and self.other.transport is not None and not self.other.ended:
+            self.other.ended = True
+            self.other.transport.write_eof()
 
 
 class Front:
-    """Listens on ``host:port`` and passes connections on to the server that listens on the Unix socket at ``path``."""
+    """Takes connections and passes them on to the gRPC server; the service's ``Peers``.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.connections: set[_Client] = set()
+    With ``logins`` the connections that ``admitted`` was not called for are bounded as those of a broker are.
+    """
+
+    def __init__(self, peer_log: PeerLog, *, logins: bool, limits: NewcomerLimits) -> None:
+        self._path = Path()
+        self._peer_log = peer_log
+        self._numbers = itertools.count(1)
+        self._connections: dict[str, _Client] = {}
+        self._newcomers = Newcomers(limits, self._newcomer_closed) if logins else None
         self.background = Background("gRPC endpoint")
         self._listener: Listener | None = None
 
-    async def start(self, host: str, port: int, tls: ServerTls | None, peer_log: PeerLog) -> int:
-        """Listen, and return the port. Raises PortInUse and ConfigError."""
+    async def start(self, path: Path, host: str, port: int, tls: ServerTls | None) -> int:
+        """Listen for the server whose Unix socket is at ``path``, and return the port. Raises PortInUse and ConfigError."""
+        self._path = path
         self._listener = await listen_with_tls(
-            lambda: _Client(self), host, port, tls, name="gRPC endpoint", peer_log=peer_log, refusal=self._refusal
+            lambda: _Client(self, next(self._numbers)),
+            host,
+            port,
+            tls,
+            name="gRPC endpoint",
+            peer_log=self._peer_log,
+            refusal=self._refusal,
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
     def _refusal(self, _sock: socket.socket, arriving: int) -> str:
-        full = len(self.connections) + arriving >= MAX_CONNECTIONS
+        full = len(self._connections) + arriving >= MAX_CONNECTIONS
         return f"{MAX_CONNECTIONS} connections are open, the limit" if full else ""
 
     async def stop(self) -> None:
         """Listen no more and close all connections."""
-        if self._listener is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
-        await stop_accepting(self._listener)
+        await stop_accepting(listener)
         await self.background.close()
-        for client in list(self.connections):
-            if client.transport is not None:
-                client.transport.abort()
+        for client in list(self._connections.values()):
+            client.abort("the endpoint stops")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
-                await self._listener.wait_closed()
+                await listener.wait_closed()
+
+    # --- connections of clients ---
+
+    def opened(self, client: _Client) -> None:
+        """Take note of a new connection."""
+        self._connections[client.number] = client
+        if self._newcomers is not None:
+            self._newcomers.add(client)
+
+    def closed(self, client: _Client) -> None:
+        """Forget a connection."""
+        self._connections.pop(client.number, None)
+        if self._newcomers is not None:
+            self._newcomers.discard(client)
+
+    def _newcomer_closed(self, client: _Client, reason: str) -> None:
+        self._peer_log.event(client.host, "grpc_connection_closed", peer=client.address, reason=reason)
+
+    async def dial(self, number: str) -> socket.socket:
+        """Connect to the gRPC server under that name. Raises OSError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            own = self._path.with_name(number)
+            sock.bind(str(own))
+            own.unlink()  # the name stays the socket's
+            await asyncio.get_running_loop().sock_connect(sock, str(self._path))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    # --- the service's Peers ---
+
+    def address(self, peer: str) -> str:
+        """Return ``host:port`` of the client that the gRPC server knows as ``peer``."""
+        client = self._connections.get(_number(peer))
+        return "" if client is None else client.address
+
+    def admitted(self, peer: str) -> None:
+        """Take note that a call of that client had a login."""
+        client = self._connections.get(_number(peer))
+        if client is not None and self._newcomers is not None:
+            self._newcomers.discard(client)
+
+    def end(self, peer: str) -> None:
+        """Close that client's connection, after the answers that were given."""
+        client = self._connections.get(_number(peer))
+        if client is not None:
+            client.end()
+
+
+def _number(peer: str) -> str:
+    return peer.rpartition("/")[2]

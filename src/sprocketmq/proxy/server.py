@@ -9,6 +9,7 @@ import grpc
 from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.net.address import format_address
+from sprocketmq.net.newcomers import NewcomerLimits
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls, TlsMode
 from sprocketmq.proxy.front import Front
@@ -42,8 +43,8 @@ _OWN_CERTIFICATE_DAYS = 365
 class EndpointServer:
     """The gRPC endpoint of the cluster at ``namesrv``, on ``host:port`` (port 0: any free one).
 
-    Without ``tls`` both kinds of connection are taken, with a certificate that is made at the start and that no client can verify. The
-    other arguments are those of ``MessagingService``.
+    Without ``tls`` both kinds of connection are taken, with a certificate that is made at the start and that no client can verify. With
+    ``users``, ``newcomer_limits`` hold for connections without a login. The other arguments are those of ``MessagingService``.
     """
 
     def __init__(
@@ -56,16 +57,16 @@ class EndpointServer:
         users: Users,
         tls: ServerTls | None = None,
         advertised: str | None = None,
+        newcomer_limits: NewcomerLimits = NewcomerLimits(),  # noqa: B008 - frozen
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._host = host
         self._port = port
         self._tls = tls
-        self._clock = clock
-        self.service = MessagingService(namesrv, security, users, advertised=advertised, clock=clock)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._front = Front(PeerLog(log, clock.monotonic), logins=bool(users), limits=newcomer_limits)
+        self.service = MessagingService(namesrv, security, users, self._front, advertised=advertised, clock=clock)
         self._server: grpc.aio.Server | None = None
-        self._front: Front | None = None
 
     @property
     def address(self) -> str:
@@ -83,9 +84,8 @@ class EndpointServer:
             self._server.add_generic_rpc_handlers((self.service.handler(),))
             self._server.add_insecure_port(f"unix:{path}")
             await self._server.start()
-            self._front = Front(path)
             tls = self._tls or _own_certificate(directory)
-            self._port = await self._front.start(self._host, self._port, tls, PeerLog(log, self._clock.monotonic))
+            self._port = await self._front.start(path, self._host, self._port, tls)
         except BaseException:
             await self.stop()
             raise
@@ -96,9 +96,7 @@ class EndpointServer:
             await self.service.close()
             await self._server.stop(STOP_S)
             self._server = None
-        if self._front is not None:
-            await self._front.stop()
-            self._front = None
+        await self._front.stop()
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -47,15 +47,33 @@ from sprocketmq.proxy.schema import (
 from sprocketmq.proxy.sending import CHECK_TRANSACTION_STATE, Sender
 from sprocketmq.proxy.upstream import Upstream
 from sprocketmq.proxy.users import Users
+from sprocketmq.security.login_limits import DELAY_S, LoginLimits, Penalty
 
 log = logging.getLogger(__name__)
 
 EXPIRE_S = 10.0
 MAX_ACKS = 1_000
+MAX_LOGGED_NAME = 64
 # A change to no time at all, as Node's client asks for when a listener fails: brokers want some time.
 VISIBLE_AT_ONCE_S = 0.001
 
 _Context = Any  # grpc.aio.ServicerContext, which has no types for its parameters
+
+
+class Peers(Protocol):
+    """The connections of clients; ``peer`` is the gRPC server's name of one."""
+
+    def address(self, peer: str) -> str:
+        """Return its ``host:port``, empty when it has gone."""
+        ...
+
+    def admitted(self, peer: str) -> None:
+        """Take note that a call had a login."""
+        ...
+
+    def end(self, peer: str) -> None:
+        """Close it, after the answers that were given."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -69,20 +87,30 @@ class Caller:
 class MessagingService:
     """The calls, in front of the cluster at ``namesrv``.
 
-    ``users`` may call. ``advertised`` is the address (``host:port``) that clients are told to use; None tells them the one they asked at.
+    ``users`` may call; failed logins are limited for each address, which ``peers`` tells. ``advertised`` is the address (``host:port``)
+    that clients are told to use; None tells them the one they asked at.
     """
 
     def __init__(
-        self, namesrv: str, security: ClientSecurity, users: Users, *, advertised: str | None = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        namesrv: str,
+        security: ClientSecurity,
+        users: Users,
+        peers: Peers,
+        *,
+        advertised: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._namesrv = namesrv
         self._security = security
         self._users = users
+        self._peers = peers
         self._advertised = None if advertised is None else endpoints_of(*parse_address(advertised))
         self._clock = clock
         self._background = Background("gRPC endpoint")
         self._upstreams: dict[str, asyncio.Task[Upstream]] = {}
         self._refusals = PeerLog(log, clock.monotonic)
+        self._limits = LoginLimits(clock.monotonic)
         self.clients = Clients(clock)
         self._sender = Sender(self.clients)
         self._receiver = Receiver(self._background)
@@ -148,10 +176,25 @@ class MessagingService:
         try:
             user = self._users.authenticate(metadata)
         except Refused as e:
-            # The transport knows no address: it is behind the port that takes connections.
-            self._refusals.event("", "grpc_login_refused", client=client_id, reason=e)
+            await self._login_failed(context, client_id, e)
             raise
+        if user:
+            self._peers.admitted(context.peer())
         return Caller(Identity(client_id, user), await self._upstream(user))
+
+    async def _login_failed(self, context: _Context, client_id: str, reason: Refused) -> None:
+        peer = context.peer()
+        address = self._peers.address(peer)
+        host = parse_address(address)[0] if address else ""
+        self._refusals.event(host, "grpc_login_refused", peer=address, client=client_id[:MAX_LOGGED_NAME], reason=reason)
+        match self._limits.failed(host):
+            case Penalty.DELAY:
+                try:
+                    await asyncio.sleep(DELAY_S)
+                finally:
+                    self._limits.answered()
+            case Penalty.CLOSE:
+                context.add_done_callback(lambda _: self._peers.end(peer))
 
     def _known(self, caller: Caller) -> KnownClient:
         client = self.clients.seen(caller.identity)

@@ -21,7 +21,7 @@ from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.credentials import ACCESS_KEY, SIGNATURE, SigningKey
 from sprocketmq.security.config import SecurityConfig
-from sprocketmq.security.login_limits import DELAY_S, MAX_DELAYED, LoginLimits, Penalty
+from sprocketmq.security.login_limits import DELAY_S, LoginLimits, Penalty
 from sprocketmq.security.policies import Context, Policy, PolicyIndex, Verdict, source_address
 from sprocketmq.security.requirements import MissingResource, contexts_of
 from sprocketmq.security.tables import AccessTables
@@ -92,7 +92,6 @@ class SecurityGuard:
         self._time = time
         self._decisions: dict[tuple[str, str, Context], Verdict] = {}
         self._limits = LoginLimits(time)
-        self._delayed = 0
         # Two, so that failing logins do not take the lines of refused users.
         self._login_log = PeerLog(audit, time)
         self._refusal_log = PeerLog(audit, time)
@@ -223,10 +222,7 @@ class SecurityGuard:
         user = _named(command)
         self._login_log.event(host, "login_refused", server=self._name, code=command.code, peer=conn.peer, user=user, reason=reason)
         penalty = self._limits.failed(host)
-        if penalty is Penalty.DELAY and self._delayed >= MAX_DELAYED:
-            penalty = Penalty.CLOSE
         if penalty is Penalty.DELAY:
-            self._delayed += 1
             # Of the request only what its answer needs is kept.
             later = Command(command.code, opaque=command.opaque, flag=command.flag)
             asyncio.get_running_loop().call_later(DELAY_S, partial(self._answer_late, conn, later))
@@ -236,7 +232,7 @@ class SecurityGuard:
             conn.close("too many requests were not signed by a known user")
 
     def _answer_late(self, conn: ServerConnection, command: Command) -> None:
-        self._delayed -= 1
+        self._limits.answered()
         conn.respond(command, ResponseCode.NO_PERMISSION, remark=CHECK_FAILED)
 
     # --- authorisation ---

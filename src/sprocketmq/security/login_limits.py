@@ -27,17 +27,21 @@ class Penalty(Enum):
 
 
 class LoginLimits:
-    """Counts the failures of each address. Beyond MAX_ADDRESSES, the address whose window began first is forgotten."""
+    """Counts the failures of each address, and the answers that wait.
+
+    Beyond MAX_ADDRESSES, the address whose window began first is forgotten.
+    """
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._failures: dict[str, tuple[float, int]] = {}
+        self._delayed = 0
 
     def __len__(self) -> int:
         return len(self._failures)
 
     def failed(self, host: str) -> Penalty:
-        """Count a failure of a peer at ``host`` and return what follows."""
+        """Count a failure of a peer at ``host`` and return what follows; after DELAY, call ``answered`` when the answer no longer waits."""
         network, now = _network(host), self._time()
         ends, count = self._failures.get(network, (0.0, 0))
         if now >= ends:
@@ -48,7 +52,14 @@ class LoginLimits:
         self._failures[network] = (ends, count + 1)
         if count < PROMPT:
             return Penalty.NONE
-        return Penalty.DELAY if count < ANSWERED else Penalty.CLOSE
+        if count >= ANSWERED or self._delayed >= MAX_DELAYED:
+            return Penalty.CLOSE
+        self._delayed += 1
+        return Penalty.DELAY
+
+    def answered(self) -> None:
+        """Count a delayed answer as given."""
+        self._delayed -= 1
 
 
 def _network(host: str) -> str:

@@ -383,7 +383,7 @@ async def test_a_peer_that_fails_often_is_answered_late_then_closed(make, monkey
 
 
 async def test_answers_that_wait_are_bounded(make, monkeypatch):
-    monkeypatch.setattr(guard_module, "MAX_DELAYED", 2)
+    monkeypatch.setattr("sprocketmq.security.login_limits.MAX_DELAYED", 2)
     guard = make()
     conns = [Conn(f"10.0.0.{number}:1") for number in range(4)]
     for conn in conns:
