@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
+import logging
+import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.certificates import Authority
+from tests.certificates import DAY, Authority
 from tests.interop import apache
 from tests.interop.apache import Login
 from tests.interop.ours import OurProcess
@@ -17,7 +21,9 @@ from tests.interop.secured import ADMIN, Secured
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, TlsConfig, sync
 from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, NameserverUnavailable, TlsFailed
+from sprocketmq.net.address import parse_address
 from sprocketmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from sprocketmq.testing import eventually, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -155,6 +161,66 @@ async def test_the_name_of_the_host_has_to_be_in_the_certificate(secured_apache:
         async with Producer("secured_producer", **secured_apache.client(user, server_name="somewhere.else")) as producer:
             await producer.send(Message(topic, b"x"))
     assert raised.value.problem == "host name"
+
+
+async def test_a_certificate_that_expires_at_the_broker_is_refused_until_there_is_a_new_one(
+    secured_apache: Secured, user: Login, topic: str
+) -> None:
+    # Apache's servers look at their certificate files twice a second.
+    issue = functools.partial(secured_apache.authority.issue, secured_apache.broker, hosts=(apache.LOOPBACK,))
+    address, tls = parse_address(secured_apache.address), secured_apache.tls
+
+    def verified() -> bool:
+        with socket.create_connection(address, 30) as connection:
+            try:
+                with tls.wrap_socket(connection, server_hostname=address[0]):
+                    return True
+            except ssl.SSLCertVerificationError:
+                return False
+
+    async def send() -> None:
+        async with Producer("secured_producer", **secured_apache.client(user)) as producer:
+            await producer.send(Message(topic, b"x"))
+
+    issue(begins=-2 * DAY, ends=-DAY)
+    try:
+        wait_until(lambda: not verified(), what="Apache's broker shows the expired certificate")
+        with pytest.raises(TlsFailed) as raised:
+            await send()
+        assert (raised.value.problem, raised.value.address) == ("expired", secured_apache.address)
+    finally:
+        issue()
+        wait_until(verified, what="Apache's broker shows the new certificate")
+    await send()
+
+
+async def test_a_consumer_whose_user_is_deleted_says_so_closes_and_loses_nothing(
+    secured_apache: Secured, user: Login, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rights = (f"Topic:{topic}", "Pub,Sub,Get"), (f"Group:{group}", "Sub")
+    bodies: set[int] = set()
+
+    async def take(consumer: PushConsumer, wanted: set[int]) -> None:
+        async for batch in consumer.batches():
+            bodies.update(int(message.body) for message in batch)
+            batch.ack()
+            if wanted <= bodies:
+                return
+
+    async with Producer("secured_admin", **secured_apache.client(ADMIN)) as producer:
+        await producer.send_batch([Message(topic, b"%d" % number) for number in range(8)])
+        async with asyncio.timeout(120), PushConsumer(group, {topic: "*"}, consume_from="first", **secured_apache.client(user)) as consumer:
+            await take(consumer, {*range(8)})
+            await asyncio.to_thread(secured_apache.delete_user, user.access_key)
+            # Apache's broker answers a pull that it holds, whoever has been deleted meanwhile: it refuses the next.
+            await producer.send_batch([Message(topic, b"%d" % number) for number in range(8, 16)])
+            await eventually(lambda: any("is not found" in queue.last_error for queue in consumer.stats().queues))
+        errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert any(group in error and "is not found" in error for error in errors)
+        assert user.secret_key not in caplog.text
+        await asyncio.to_thread(secured_apache.create_user, user, *rights)
+        async with asyncio.timeout(120), PushConsumer(group, {topic: "*"}, consume_from="first", **secured_apache.client(user)) as consumer:
+            await take(consumer, {*range(16)})
 
 
 async def test_clear_text_to_a_tls_port_fails_by_name(secured_apache: Secured, user: Login, topic: str) -> None:
