@@ -184,7 +184,7 @@ class Front:
             self._newcomers.discard(client)
 
     def _newcomer_closed(self, client: _Client, reason: str) -> None:
-        self._peer_log.event(client.host, "grpc_connection_closed", peer=client.address, reason=reason)
+        self._peer_log.event(client.host, "newcomer_refused", server="gRPC endpoint", peer=client.address, reason=reason)
 
     async def dial(self, number: str) -> socket.socket:
         """Connect to the gRPC server under that name. Raises OSError."""

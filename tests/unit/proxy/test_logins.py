@@ -9,10 +9,12 @@ import grpc
 import pytest
 from tests.waiting import stays
 
-from sprocketmq.client.credentials import NO_SECURITY
+from sprocketmq.client import AdminClient
+from sprocketmq.client.credentials import NO_SECURITY, resolve
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.newcomers import NewcomerLimits
+from sprocketmq.protocol.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.proxy.codes import Code
 from sprocketmq.proxy.schema import MESSAGES, SERVICE
@@ -21,7 +23,7 @@ from sprocketmq.proxy.users import Users
 from sprocketmq.security.login_limits import ANSWERED, PROMPT
 from sprocketmq.testing import eventually
 
-ALICE = Credentials("alice", "secret-of-alice")
+ALICE = Credentials("alice", "the-secret-of-alice")
 DATE = "20261123T150000Z"
 
 
@@ -35,7 +37,7 @@ def mq():
 @contextlib.asynccontextmanager
 async def endpoint_of(mq, **options):
     users = Users({ALICE.access_key: ALICE})
-    server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=users, **options)
+    server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, users=users, **({"security": NO_SECURITY} | options))
     await server.start()
     yield server
     await server.stop()
@@ -59,7 +61,7 @@ async def connect():
         yield connect
 
 
-async def ask(channel, secret, user="alice"):
+async def ask(channel, secret, user="alice", topic="orders"):
     """Ask for a route with a signature by that secret, and return the status."""
     method = channel.unary_unary(
         f"/{SERVICE}/QueryRoute",
@@ -67,7 +69,7 @@ async def ask(channel, secret, user="alice"):
         response_deserializer=MESSAGES["QueryRouteResponse"].FromString,
     )
     request = MESSAGES["QueryRouteRequest"]()
-    request.topic.name = "orders"
+    request.topic.name = topic
     signature = hmac.new(secret.encode(), DATE.encode(), hashlib.sha1).hexdigest()
     authorization = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signature}"
     metadata = (("x-mq-client-id", "client-1"), ("x-mq-date-time", DATE), ("authorization", authorization))
@@ -84,7 +86,7 @@ async def begun(endpoint):
 async def test_the_connections_of_an_address_that_fails_often_are_closed_and_others_served(endpoint, connect, monkeypatch, caplog):
     monkeypatch.setattr("sprocketmq.proxy.service.DELAY_S", 0.001)
     good, bad = await connect(endpoint), await connect(endpoint)
-    assert await ask(good, "secret-of-alice") == Code.OK
+    assert await ask(good, "the-secret-of-alice") == Code.OK
     for number in range(ANSWERED):
         assert await ask(bad, "wrong", f"user-{number}") == Code.UNAUTHORIZED
     assert bad.get_state() is grpc.ChannelConnectivity.READY
@@ -92,8 +94,8 @@ async def test_the_connections_of_an_address_that_fails_often_are_closed_and_oth
         assert await ask(bad, "wrong") == Code.UNAUTHORIZED, "answered, then closed"
         await eventually(lambda: bad.get_state() is not grpc.ChannelConnectivity.READY)
     assert good.get_state() is grpc.ChannelConnectivity.READY
-    assert await ask(good, "secret-of-alice") == Code.OK
-    assert await ask(await connect(endpoint), "secret-of-alice") == Code.OK
+    assert await ask(good, "the-secret-of-alice") == Code.OK
+    assert await ask(await connect(endpoint), "the-secret-of-alice") == Code.OK
     assert "peer=127.0.0.1:" in caplog.text
 
 
@@ -104,20 +106,20 @@ async def test_answers_to_an_address_that_fails_often_wait(endpoint, connect, mo
         assert await ask(channel, "wrong") == Code.UNAUTHORIZED
     late = asyncio.ensure_future(ask(channel, "wrong"))
     await stays(lambda: not late.done())
-    assert await ask(channel, "secret-of-alice") == Code.OK
+    assert await ask(channel, "the-secret-of-alice") == Code.OK
     late.cancel()
 
 
 async def test_silent_connections_are_bounded_and_keep_nobody_out(mq, connect):
     async with endpoint_of(mq, newcomer_limits=NewcomerLimits(connections=2)) as endpoint:
         user = await connect(endpoint)
-        assert await ask(user, "secret-of-alice") == Code.OK
+        assert await ask(user, "the-secret-of-alice") == Code.OK
         silent = [await begun(endpoint) for _ in range(4)]
         for reader, _ in silent[:2]:
             with contextlib.suppress(ConnectionResetError):
                 await asyncio.wait_for(reader.read(), 60)
         assert user.get_state() is grpc.ChannelConnectivity.READY
-        assert await ask(await connect(endpoint), "secret-of-alice") == Code.OK
+        assert await ask(await connect(endpoint), "the-secret-of-alice") == Code.OK
         for _, writer in silent:
             writer.close()
 
@@ -128,3 +130,22 @@ async def test_connections_without_a_login_end_in_time(mq):
         with contextlib.suppress(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 60)
         writer.close()
+
+
+async def test_a_user_may_do_at_the_cluster_what_its_policies_allow_and_no_more(connect):
+    with LocalCluster(secure=True) as mq:
+        for topic in ("orders", "wages"):
+            mq.create_topic(topic, queues=1)
+        entry = PolicyEntryInfo("Topic:orders", ["Pub", "Get"], [], "Allow")
+        async with AdminClient(namesrv=mq.namesrv, secure=mq.secure) as admin:
+            await admin.create_user(mq.brokers[0], ALICE.access_key, ALICE.secret_key.reveal())
+            await admin.put_acl(mq.brokers[0], AclInfo(f"User:{ALICE.access_key}", [PolicyInfo([entry])]))
+        # The endpoint itself has the login of the administrator.
+        async with endpoint_of(mq, security=resolve(secure=mq.secure)) as endpoint:
+            channel = await connect(endpoint)
+
+            async def admitted():
+                return await ask(channel, "the-secret-of-alice") == Code.OK
+
+            await eventually(admitted, what="the nameserver has read the file of users again")
+            assert await ask(channel, "the-secret-of-alice", topic="wages") == Code.FORBIDDEN
