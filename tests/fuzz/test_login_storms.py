@@ -3,6 +3,9 @@
 import asyncio
 import json
 import resource
+import sys
+from asyncio.subprocess import PIPE
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,6 +22,9 @@ from sprocketmq.testing import eventually
 
 STORM = 1_000
 SILENT = 1_300
+MANY = 10_000
+# What a broker may take for silent connections: 32 KiB each for as many as may be open, and what arrived at once.
+MOST_BYTES = 64 << 20
 POLICIES = 10_000
 SENDER = Credentials("sender", "the-secret-of-somebody-who-sends")
 RULED = Credentials("ruled", "the-secret-of-who-has-many-rules")
@@ -73,24 +79,53 @@ async def test_a_thousand_unknown_users_of_one_address_are_cut_off_and_others_se
 
 @pytest.fixture
 def descriptors() -> Iterator[int]:
-    """Allow the files that both ends of silent connections need, where the system does; the number allowed."""
+    """Allow the files that a server of so many connections needs, where the system does; the number allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(soft, min(hard, 4 * SILENT) if hard != resource.RLIM_INFINITY else 4 * SILENT)
+    wanted = max(soft, min(hard, 2 * MANY) if hard != resource.RLIM_INFINITY else 2 * MANY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     yield wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_silent_connections_are_bounded_and_keep_nobody_out(descriptors: int, broker: Broker) -> None:
-    loop = asyncio.get_running_loop()
-    silent = [await loop.create_connection(asyncio.Protocol, *parse_address(broker.address)) for _ in range(min(SILENT, descriptors // 4))]
-    try:
-        await eventually(lambda: broker.connection_count <= NewcomerLimits().connections, what="the end of those that are too many")
-        assert await may_send(broker, SENDER)
-    finally:
-        for transport, _ in silent:
-            transport.abort()
+@pytest.mark.parametrize("count", [SILENT, pytest.param(MANY, marks=pytest.mark.long)])
+async def test_silent_connections_are_bounded_and_keep_nobody_out(descriptors: int, broker: Broker, count: int) -> None:
+    limit = NewcomerLimits().connections
+    before = resident_bytes()
+    command = [sys.executable, "-m", "tests.fuzz.silent", *map(str, parse_address(broker.address)), str(count)]
+    silent = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=Path(__file__).parents[2])
+    assert silent.stdin is not None
+    assert silent.stdout is not None
+    opened = asyncio.ensure_future(silent.stdout.readline())
+    outcomes: Counter[str] = Counter()
+    while not opened.done():
+        outcomes[await outcome(broker)] += 1
+    assert opened.result() == b"open\n"
+    await eventually(lambda: broker.connection_count <= limit, what="the end of those that are too many")
+    assert await may_send(broker, SENDER)
+    grown = resident_bytes() - before
+    silent.stdin.close()
+    closed = int(await silent.stdout.readline())
+    assert count - limit <= closed <= count
+    print(f"{count} opened, {closed} of them closed, {grown / 2**20:.1f} MiB more; senders meanwhile: {dict(outcomes)}")
+    assert outcomes["sent"], "those who come while the others arrive have to try again at most"
+    assert grown < MOST_BYTES
+    assert await silent.wait() == 0
     await eventually(lambda: not broker.connection_count, what="the end of all connections")
+
+
+async def outcome(broker: Broker) -> str:
+    """Send a message; a connection may be the oldest of too many before its request is read."""
+    frame = request_frame(RequestCode.SEND_MESSAGE_V2, SENDER.sign(SEND, b"x"), b"x")
+    try:
+        answers = await exchange(broker.address, [frame], least=1, who=SENDER)
+    except ConnectionError:
+        answers = []
+    assert {answer.code for answer in answers} <= {ResponseCode.SUCCESS}
+    return "sent" if answers else "closed"
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def test_ten_thousand_policies_of_one_user_are_looked_up_and_changed(broker: Broker) -> None:
