@@ -30,7 +30,7 @@ BENCHMARKS = (
     "benchmarks.load.batching",
     "benchmarks.load.consume",
     "benchmarks.load.latency",
-    "benchmarks.load.tls",
+    "benchmarks.load.secured",
     "benchmarks.load.metrics",
     "benchmarks.load.traces",
     "benchmarks.load.everything",

@@ -19,7 +19,6 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.errors import SendQueueFull
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
-from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.storage.config import StoreConfig
 
 
@@ -44,10 +43,10 @@ class ChildServers(NamedTuple):
 
 
 @contextlib.contextmanager
-def child_servers(root: Path, topic: str, *, tls: ServerTls | None = None, **settings: Any) -> Iterator[ChildServers]:
+def child_servers(root: Path, topic: str, **settings: Any) -> Iterator[ChildServers]:
     """Run the servers with a topic of that name; ``settings`` are the broker's."""
     pipe, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(root, theirs, tls, settings))
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(root, theirs, settings))
     process.start()
     try:
         namesrv = pipe.recv()
@@ -61,14 +60,14 @@ def child_servers(root: Path, topic: str, *, tls: ServerTls | None = None, **set
         process.join()
 
 
-def _serve(root: Path, pipe: Pipe, tls: ServerTls | None, settings: dict[str, Any]) -> None:
-    uvloop.run(_run_servers(root, pipe, tls, settings))
+def _serve(root: Path, pipe: Pipe, settings: dict[str, Any]) -> None:
+    uvloop.run(_run_servers(root, pipe, settings))
 
 
-async def _run_servers(root: Path, pipe: Pipe, tls: ServerTls | None, settings: dict[str, Any]) -> None:
-    namesrv = NameServer(NameServerConfig(port=0, tls=tls))
+async def _run_servers(root: Path, pipe: Pipe, settings: dict[str, Any]) -> None:
+    namesrv = NameServer(NameServerConfig(port=0))
     await namesrv.start()
-    broker = Broker(BrokerConfig(store=StoreConfig(root=root), port=0, namesrv=(namesrv.address,), tls=tls, **settings))
+    broker = Broker(BrokerConfig(store=StoreConfig(root=root), port=0, namesrv=(namesrv.address,), **settings))
     await broker.start()
     pipe.send(namesrv.address)
     while True:
@@ -81,7 +80,7 @@ async def _run_servers(root: Path, pipe: Pipe, tls: ServerTls | None, settings: 
 
 
 async def _make_topic(namesrv: str, topic: str) -> None:
-    async with AdminClient(namesrv=namesrv, tls=False) as admin:
+    async with AdminClient(namesrv=namesrv) as admin:
         await admin.create_topic(topic, queues=QUEUES)
 
 

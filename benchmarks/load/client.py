@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import struct
 import sys
 import time
@@ -32,7 +33,8 @@ BURSTS = 4
 DUE = struct.Struct(">d")
 DELIVERY_PATIENCE_S = 10.0
 
-_groups = itertools.count(1)
+# No other client of the same broker has these.
+_groups = (f"{os.getpid()}_{number}" for number in itertools.count(1))
 
 
 class Window:

@@ -1,118 +1,270 @@
-"""Measure what TLS and signatures cost: one broker that takes plain and encrypted connections, and our client in another process.
+"""Measure what TLS and signatures cost: our client and broker with each, beside both without, and Apache's broker and Java client with TLS.
 
-1 KiB bodies, 8 queues of a plain topic, ASYNC_FLUSH. ``auto`` submits messages through AutoBatch with its defaults, 4,096 in flight;
-``consume`` has a push consumer take what was sent, from the first offset. The kinds of a workload take turns: ``plain``, ``tls`` (TLS 1.3),
-``signed`` (each request has a signature, which this broker does not check) and ``both``. A ratio is that of the medians to ``plain``;
-``client_us`` is the client's processor time of a message. Exits 1 when a ratio misses its goal.
+1 KiB bodies, 8 queues of a plain topic and of one of batch queues, ASYNC_FLUSH; every server and every client is a process of its own on
+this machine:
+
+auto-plain     auto-batchcq     submitted messages through AutoBatch, 4,096 in flight
+consume-plain  consume-batchcq  a new consumer group reads a filled topic from its first message, every body
+
+plain      neither
+signed     the client signs, the broker, that of plain, does not look
+checked    the client signs, nameserver and broker authenticate and authorize a user with policies
+tls        TLS 1.3, elliptic keys, enforced at nameserver and broker
+theirs     the same at Apache's nameserver and broker, with its Java client
+
+Goals: AutoBatch signed and checked 0.85 of plain; with TLS 0.5 of plain in sends and 0.6 in consuming, and 1.3 of Apache's. The CPU time of
+broker and client per message is counted from the begin of a round to its end. Exits 1 when a goal is missed, 2 when the machine cannot run
+the comparison.
 """
 
 import argparse
-import statistics
+import contextlib
+import json
+import ssl
 import sys
-import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import uvloop
+from tests.certificates import Authority, Pair
+from tests.fuzz.secured import grant, write_users
+from tests.interop import apache
+from tests.interop.secured import tls_client, tls_server
 
-from benchmarks.load.child_servers import ChildServers, child_servers, send_all
-from benchmarks.load.rounds import turns, verdict
-from benchmarks.report import write_result
-from sprocketmq import Credentials, Producer, PushConsumer, TlsConfig
-from sprocketmq.net.server_tls import ServerTls, TlsMode
-from sprocketmq.security.directory import create
+from benchmarks.load import rounds
+from benchmarks.load.consume import FILL_BATCH, reading
+from benchmarks.load.replication import cpu_s
+from benchmarks.load.rounds import (
+    AUTO,
+    BODY_BYTES,
+    QUEUES,
+    Figures,
+    Workload,
+    one_round,
+    report_verdicts,
+    require_apache,
+    store_directory,
+    turns,
+    verdict,
+    wait_until_quiet,
+)
+from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
+from benchmarks.report import spread, write_result
+from sprocketmq import Credentials
 
-TOPIC = "Secured"
-QUEUES = 8
-IN_FLIGHT = 4096
-CREDENTIALS = Credentials("alice", "a secret of thirty-two characters")
-KINDS = ("plain", "tls", "signed", "both")
-GOALS = {"auto": {"tls": 0.5, "signed": 0.85}, "consume": {"tls": 0.6}}
+SENT = {"plain": Topic("LoadTest", QUEUES), "batchcq": Topic("LoadTestBatchCQ", QUEUES, batch_queues=True)}
+FILLED = {"plain": Topic("ConsumeTest", QUEUES), "batchcq": Topic("ConsumeTestBatchCQ", QUEUES, batch_queues=True)}
+PLAIN, SIGNED, CHECKED, TLS, THEIRS = "plain", "signed", "checked", "tls", "theirs"
+# The least ratios of rates: to plain, and with TLS to Apache's.
+OF_PLAIN = {("auto", SIGNED): 0.85, ("auto", CHECKED): 0.85, ("auto", TLS): 0.5, ("consume", TLS): 0.6}
+OF_THEIRS = 1.3
+SIGNER = Credentials("signer", "the-secret-of-whoever-sends-here")
+DISK_BYTES = 56 << 30
 
 
-def security(kind: str, directory: Path) -> dict[str, object]:
-    """Return the arguments of a client of this kind."""
-    encrypted = kind in ("tls", "both")
-    return {
-        "tls": TlsConfig(directory / "secure" / "client" / "ca.pem") if encrypted else False,
-        "credentials": CREDENTIALS if kind in ("signed", "both") else None,
+@dataclass(frozen=True)
+class Measured(Side):
+    """A side with the processes whose CPU time counts, and what its clients need."""
+
+    server_pid: int = 0
+    client_pid: int = 0
+    ca_file: str | None = None
+    credentials: Credentials | None = None
+
+    def another_client(self) -> OurClient:
+        """Start a client of ours."""
+        return OurClient(self.namesrv, ca_file=self.ca_file, credentials=self.credentials)
+
+
+@contextlib.contextmanager
+def our_client(name: str, servers: Measured) -> Iterator[Measured]:
+    """Run a client at servers that run."""
+    client = servers.another_client()
+    try:
+        pid = client.process.pid
+        yield replace(servers, name=name, client=client, client_pid=pid, pids=(servers.server_pid, pid))
+    finally:
+        client.stop()
+
+
+@contextlib.contextmanager
+def our_servers(directory: Path, settings: Mapping[str, object], **client: Any) -> Iterator[Measured]:
+    """Run our nameserver and broker in one process."""
+    arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    with serve(directory, *arguments) as (namesrv, pid):
+        yield Measured("", namesrv, _Nobody(), (pid,), directory / "store", pid, **client)
+
+
+class _Nobody:
+    """The client of servers that have none yet."""
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        raise AssertionError(f"{op} {arguments}")
+
+
+@contextlib.contextmanager
+def our_sides(directory: Path, authority: Authority, certificate: Pair) -> Iterator[list[Measured]]:
+    """Run our sides: three pairs of servers, and a client for each kind."""
+    directory.mkdir()
+    policy = grant(SIGNER, "Topic:*", "All")
+    policy["entries"] += [entry for name in ("Group:*", "Cluster:*") for entry in grant(SIGNER, name, "All")["entries"]]
+    inner = directory / "inner.json"
+    inner.touch(0o600)
+    inner.write_text(json.dumps({"access_key": "inner", "secret_key": "servers-among-themselves-sign-so"}))
+    checks = {
+        "authentication_enabled": "true",
+        "authorization_enabled": "true",
+        "users_file": write_users(directory / "users.json", [SIGNER], [policy]),
+        "inner_credentials_file": inner,
     }
-
-
-async def auto(namesrv: str, count: int, options: Mapping[str, object]) -> float:
-    """Send ``count`` messages after a tenth of them, and return the seconds they took."""
-    async with Producer("pg", namesrv=namesrv, auto_batch=True, max_in_flight=IN_FLIGHT, **options) as producer:  # type: ignore[arg-type]
-        await send_all(producer, TOPIC, count // 10)
-        began = time.perf_counter()
-        await send_all(producer, TOPIC, count)
-        return time.perf_counter() - began
-
-
-async def consume(namesrv: str, count: int, options: Mapping[str, object]) -> float:
-    """Consume ``count`` messages with a new group after a tenth of them, and return the seconds they took."""
-    group = f"cg-{time.time_ns()}"
-    taken, began = -(count // 10), 0.0
-    async with PushConsumer(group, TOPIC, namesrv=namesrv, consume_from="first", batch_max=256, **options) as consumer:  # type: ignore[arg-type]
-        async for batch in consumer.batches():
-            taken += len(batch)
-            if taken >= 0 and not began:
-                began, taken = time.perf_counter(), 0
-            if taken >= count:
-                return time.perf_counter() - began
-    raise AssertionError("a consumer that is not closed goes on")
-
-
-WORKLOADS = {"auto": auto, "consume": consume}
-
-
-def one(name: str, kind: str, servers: ChildServers, directory: Path, count: int) -> dict[str, float]:
-    """Take one figure."""
-    servers.rest(drop_page_cache=name != "consume")
-    server_s, client_s = servers.cpu_s(), time.process_time()
-    elapsed = uvloop.run(WORKLOADS[name](servers.namesrv, count, security(kind, directory)))
-    client_s = time.process_time() - client_s
-    server_s = servers.cpu_s() - server_s
-    return {
-        "messages_per_s": round(count / elapsed),
-        "client_us": round(client_s / count / 1.1e-6, 3),
-        "server_us": round(server_s / count / 1.1e-6, 3),
+    encrypts = {
+        "tls_mode": "enforcing",
+        "tls_cert_file": certificate.cert_file,
+        "tls_key_file": certificate.key_file,
+        "tls_ca_file": authority.ca_file,
     }
+    with contextlib.ExitStack() as running:
+        plain = running.enter_context(our_servers(directory / PLAIN, {}))
+        checking = running.enter_context(our_servers(directory / CHECKED, checks, credentials=SIGNER))
+        encrypting = running.enter_context(our_servers(directory / TLS, encrypts, ca_file=authority.ca_file))
+        signing = replace(plain, credentials=SIGNER)
+        kinds = {PLAIN: plain, SIGNED: signing, CHECKED: checking, TLS: encrypting}
+        yield [running.enter_context(our_client(name, servers)) for name, servers in kinds.items()]
 
 
-def measure(directory: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Take all figures and return them with their ratios."""
-    create(directory / "secure", ["127.0.0.1"])
-    tls = ServerTls(TlsMode.PERMISSIVE, directory / "secure" / "server.pem", directory / "secure" / "server.key")
-    figures: dict[str, object] = {}
-    with child_servers(directory / "store", TOPIC, tls=tls) as servers:
-        for name in WORKLOADS:
-            taken: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
-            for number in range(options.rounds):
-                for _, kind in turns(number, [name], KINDS):
-                    found = one(name, kind, servers, directory, options.count)
-                    taken[kind].append(found)
-                    us = f"client {found['client_us']:5.2f} us   server {found['server_us']:5.2f} us"
-                    print(f"{name:8} {kind:7} {found['messages_per_s']:10,.0f} messages/s   {us}", flush=True)
-            rates = {kind: statistics.median(one["messages_per_s"] for one in found) for kind, found in taken.items()}
-            ratios = {kind: verdict(rates[kind] / rates["plain"], GOALS[name].get(kind, 0.0)) for kind in KINDS if kind != "plain"}
-            figures[name] = {"rounds": taken, "ratios": ratios}
-            print(f"{name:8} " + "   ".join(f"{kind} / plain {ratio['ratio']:.2f}" for kind, ratio in ratios.items()), flush=True)
+@contextlib.contextmanager
+def theirs(directory: Path, authority: Authority, certificate: Pair) -> Iterator[Measured]:
+    """Run Apache's nameserver and broker with TLS enforced, and its Java client, which checks the certificate."""
+    server, client_flags = tls_server(certificate, authority.ca_file), tls_client(authority.ca_file)
+    with contextlib.ExitStack() as running:
+        namesrv = apache.ApacheNamesrv(directory / "namesrv", flags=(*apache.SMALL, *server))
+        running.callback(namesrv.kill)
+        flags = (*apache.MEASURED_BROKER, *server)
+        broker = apache.ApacheBroker(
+            directory / "broker", namesrv.address, flags=flags, tls=ssl.create_default_context(cafile=authority.ca_file)
+        )
+        running.callback(broker.kill)
+        client = running.enter_context(apache.JavaClient(directory / "client", flags=(*apache.MEASURED_CLIENT, *client_flags)))
+        pids = (namesrv.process.pid, broker.process.pid, client.process.pid)
+        yield Measured(THEIRS, namesrv.address, client, pids, broker.store, broker.process.pid, client.process.pid, authority.ca_file)
+
+
+def make_topics(side: Measured, messages: int) -> None:
+    """Make all topics, and fill those to be read with our client, on all sides alike."""
+    for topic in (*SENT.values(), *FILLED.values()):
+        create_topic(side, topic)
+    client = side.another_client()
+    try:
+        for topic in FILLED.values():
+            client.call("fill", topic=topic.name, count=messages, batch=FILL_BATCH, body_bytes=BODY_BYTES)
+    finally:
+        client.stop()
+
+
+def measured(side: Measured, sides: Sequence[Measured], workload: Workload, options: argparse.Namespace) -> Figures:
+    """Run one workload on one side when the machine is quiet; adds the CPU time of broker and client a message to the figures."""
+    sends = workload.op == AUTO.op
+    if sends:
+        for one in sides:
+            one.drop_page_cache()
+    wait_until_quiet(options.settle)
+    before = cpu_s(side.server_pid), cpu_s(side.client_pid)
+    figures = one_round(side, sides, workload, options.warm, options.seconds)
+    if figures["errors"] and side.name != THEIRS:
+        raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")
+    # A timed load sends also before and after what is counted, at the same rate.
+    messages = figures["messages_per_s"] * (options.warm + options.seconds) if sends else figures["messages"]
+    figures["broker_cpu_us"] = (cpu_s(side.server_pid) - before[0]) / messages * 1e6
+    figures["client_cpu_us"] = (cpu_s(side.client_pid) - before[1]) / messages * 1e6
     return figures
 
 
+def summary(done: dict[str, list[Figures]]) -> Figures:
+    """Return medians and spreads of each side."""
+    keys = ("broker_cpu_us", "client_cpu_us", "foreign_cpu")
+    return {
+        name: {
+            "errors": sum(one["errors"] for one in figures),
+            "messages_per_s": spread((one["messages_per_s"] for one in figures), 0),
+            **{key: spread(one[key] for one in figures) for key in keys},
+        }
+        for name, figures in done.items()
+    }
+
+
+def verdicts(workload: str, result: Figures) -> dict[str, Figures]:
+    """Return the ratios of a workload that have goals."""
+    rates = {name: float(one["messages_per_s"]["median"]) for name, one in result.items()}
+    verb = workload.partition("-")[0]
+    found = {
+        f"{workload}, {name} / plain": verdict(rate / rates[PLAIN], OF_PLAIN[verb, name])
+        for name, rate in rates.items()
+        if (verb, name) in OF_PLAIN
+    }
+    if THEIRS in rates:
+        found[f"{workload}, ours / Apache's with TLS"] = verdict(rates[TLS] / rates[THEIRS], OF_THEIRS)
+    return found
+
+
+def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
+    """Run all rounds and return figures and verdicts."""
+    authority = Authority(directory / "certificates")
+    certificate = authority.issue("server")
+    workloads = [replace(AUTO, name=f"auto-{kind}", topic=topic.name) for kind, topic in SENT.items()]
+    workloads += [reading(f"consume-{kind}", None, options.messages, topic.name) for kind, topic in FILLED.items()]
+    done: dict[str, dict[str, list[Figures]]] = {w.name: {} for w in workloads}
+    with contextlib.ExitStack() as running:
+        sides = running.enter_context(our_sides(directory / "ours", authority, certificate))
+        if not options.only_ours:
+            sides = [*sides, running.enter_context(theirs(directory / THEIRS, authority, certificate))]
+        for side in {side.namesrv: side for side in sides}.values():
+            make_topics(side, options.messages)
+        for workload in workloads:
+            for side in sides:
+                warm_s = options.first_warm if side.name == THEIRS else min(rounds.OUR_FIRST_WARM_S, options.first_warm)
+                one_round(side, sides, workload, warm_s, 1.0)
+        for number in range(options.rounds):
+            for workload, side in turns(number, workloads, sides):
+                figures = measured(side, sides, workload, options)
+                done[workload.name].setdefault(side.name, []).append(figures)
+                cpu = f"CPU us a message: broker {figures['broker_cpu_us']:.2f} client {figures['client_cpu_us']:.2f}"
+                print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
+    result: dict[str, Figures] = {name: summary(figures) for name, figures in done.items()}
+    found: dict[str, Figures] = {}
+    for workload in workloads:
+        found |= verdicts(workload.name, result[workload.name])
+    return {"workloads": result, "verdicts": found}
+
+
 def main() -> int:
-    """Parse options, run, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="figures of each kind (5)")
-    parser.add_argument("--count", type=int, default=400_000, help="messages of a figure (400,000)")
-    parser.add_argument("--directory", type=Path, help="where the store goes (a temporary directory)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sprocketmq-secured-", dir=options.directory) as directory:
-        figures = measure(Path(directory), options)
-    write_result("load-secured", figures)
-    ratios = [ratio for found in figures.values() for ratio in found["ratios"].values()]  # type: ignore[index]
-    return 0 if all(ratio["reached"] for ratio in ratios) else 1
+    """Run the comparison and return the exit code."""
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks.load.secured", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    p.add_argument("--rounds", type=int, default=5, help="rounds of each side and workload (5)")
+    p.add_argument("--messages", type=int, default=500_000, help="messages in each topic to be read (500,000)")
+    p.add_argument("--warm", type=float, default=0.5, help="seconds of load before counting (0.5)")
+    p.add_argument("--first-warm", type=float, default=12.0, help="seconds of each load on Apache's side before the first round (12)")
+    p.add_argument("--seconds", type=float, default=2.0, help="seconds counted (2)")
+    p.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
+    p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
+    p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    options = p.parse_args()
+    require_apache(not options.only_ours)
+    with store_directory(options.directory, DISK_BYTES) as directory:
+        result = measure(options, directory)
+    setting: dict[str, Any] = {
+        "rounds": options.rounds,
+        "measure_s": options.seconds,
+        "messages_consumed": options.messages,
+        "body_bytes": BODY_BYTES,
+        "queues": QUEUES,
+        "flush": "ASYNC_FLUSH",
+        "apache_version": None if options.only_ours else apache.VERSION,
+    }
+    write_result("load-secured" + ("-ours" if options.only_ours else ""), {"setting": setting, **result})
+    return 0 if report_verdicts(result["verdicts"]) else 1
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from tests.interop import apache
 
 from benchmarks.load.stores import give_back
+from sprocketmq import Credentials
+from sprocketmq.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 
 READY_TIMEOUT_S = 20.0
 
@@ -70,13 +72,18 @@ class Side:
 
 
 class OurClient:
-    """The process of ``benchmarks.load.client``, which encrypts when it is given an authority to trust."""
+    """The process of ``benchmarks.load.client``, which encrypts when it is given an authority to trust, and signs with credentials."""
 
-    def __init__(self, namesrv: str, profile: str | None = None, *, ca_file: str | None = None) -> None:
+    def __init__(
+        self, namesrv: str, profile: str | None = None, *, ca_file: str | None = None, credentials: Credentials | None = None
+    ) -> None:
         command = [sys.executable, "-m", "benchmarks.load.client", namesrv, *([ca_file] if ca_file is not None else [])]
         if profile is not None:
             command[1:1] = ["-m", "cProfile", "-o", profile]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = dict(os.environ)
+        if credentials is not None:
+            environment |= {ACCESS_KEY_VARIABLE: credentials.access_key, SECRET_KEY_VARIABLE: credentials.secret_key.reveal()}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self._last = 0
 
     def call(self, op: str, **arguments: Any) -> Any:
