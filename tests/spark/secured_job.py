@@ -1,7 +1,7 @@
 """What test_cluster.py runs on a cluster master at a secured cluster: ``python -m tests.spark.secured_job PLAN``.
 
-PLAN is a JSON object: `master`, `nameserver`, `topic`, `prefix` (of environment variables) and `home`, which becomes the working directory:
-the driver finds the files in it by their names alone, executors do not. Prints one JSON object with what was found.
+PLAN is a JSON object: `master`, `nameserver`, `topic`, `copies` (the topic to write to), `prefix` (of environment variables) and `home`, which
+becomes the working directory: the driver finds the files in it by their names alone, executors do not. Prints one JSON object with what was found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
+from tests.spark.cluster_job import stream_copies
+
 from sprocketmq.spark import explain, session
+from sprocketmq.spark.jobs.land import land, landed
 
 
 def main(text: str) -> None:
@@ -38,10 +42,13 @@ def main(text: str) -> None:
             "spark.eventLog.dir": str(home / "events"),
         },
     )
-    place = {"nameserver": plan["nameserver"], "subscribe": plan["topic"], "startingOffsets": "earliest", "minPartitions": "4"}
+    place = {"nameserver": plan["nameserver"], "startingOffsets": "earliest", "minPartitions": "4"}
+
+    def rows(**more: str) -> DataFrame:
+        return spark.read.format("rocketmq").options(**place, subscribe=plan["topic"], **more).load()
 
     def bodies(**more: str) -> list[int]:
-        frame = spark.read.format("rocketmq").options(**place, **more).load()
+        frame = rows(**more)
         return sorted(int(row.body) for row in frame.select("body").collect())
 
     def refusal(**more: str) -> str | None:
@@ -51,7 +58,14 @@ def main(text: str) -> None:
             return explain(e)
         return None
 
-    result: dict[str, Any] = {"by environment": bodies(**{"credentials.env": plan["prefix"], "tls.ca.file": "ca.pem"})}
+    login = {"credentials.env": plan["prefix"], "tls.ca.file": "ca.pem"}
+    result: dict[str, Any] = {"by environment": bodies(**login)}
+    rows(**login).select("body").write.format("rocketmq").options(nameserver=plan["nameserver"], topic=plan["copies"], **login).mode(
+        "append"
+    ).save()
+    result |= stream_copies(spark, place | login, plan["copies"], home)
+    land(spark, plan["topic"], home / "landed", nameserver=plan["nameserver"], secure=login)
+    result["landed"] = sorted(int(row.body) for row in landed(spark, home / "landed").collect())
     result["by directory"] = bodies(secure=str(home))
     result["missing on executors"] = refusal(**{"credentials.file": "credentials.json", "tls.ca.file": "ca.pem"})
     spark.sparkContext.addFile(str(home / "shipped.json"))

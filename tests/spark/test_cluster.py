@@ -86,7 +86,7 @@ def test_source_sink_stream_and_landing_run_on_the_executors_of_a_cluster(tmp_pa
 
 
 @pytest.mark.long
-def test_executors_of_a_cluster_resolve_credentials_on_their_own_machine(tmp_path, monkeypatch):
+def test_executors_of_a_cluster_read_write_stream_and_land_with_credentials_they_resolve_themselves(tmp_path, monkeypatch):
     """What the driver finds by a relative name the executors do not, as they have directories of their own."""
     home = tmp_path / "driver"
     for directory in (home, home / "events"):
@@ -95,11 +95,14 @@ def test_executors_of_a_cluster_resolve_credentials_on_their_own_machine(tmp_pat
     monkeypatch.setenv("READER_SECRET_KEY", SECRET)
     with secured_cluster(home) as secured, StandaloneCluster(tmp_path / "cluster") as cluster:
         secured.admin.create_topic("Secured", queues=4)
+        secured.admin.create_topic("SecuredCopies", queues=2)
         secured.producer.send_batch([Message("Secured", b"%d" % n) for n in range(400)])
         shipped = secured.write_credentials(SECRET, "shipped.json")
-        plan = {"master": cluster.url, "nameserver": secured.namesrv, "topic": "Secured", "prefix": "READER", "home": str(home)}
-        found = run_module("tests.spark.secured_job", plan, home)
-    assert found["by environment"] == found["by directory"] == list(range(400))
+        plan = {"master": cluster.url, "nameserver": secured.namesrv, "topic": "Secured", "copies": "SecuredCopies"}
+        found = run_module("tests.spark.secured_job", plan | {"prefix": "READER", "home": str(home)}, home)
+    assert found["by environment"] == found["by directory"] == found["landed"] == list(range(400))
+    assert sorted(map(int, found["streamed"])) == list(range(400)), "what the sink wrote is what the stream reads"
+    assert found["batches"] == 2
     on_executor = f"option 'credentials.file' of the rocketmq format: on executor host {socket.gethostname()}, "
     assert found["missing on executors"].startswith(on_executor + "the file of credentials credentials.json cannot be read: ")
     assert found["shipped"].startswith(on_executor + "shipped.json holds a secret and others may read it")
