@@ -35,7 +35,7 @@ from sprocketmq.protocol.names import (
     TIMER_TOPIC,
     name_problem,
 )
-from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
+from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, encode_properties
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
 from sprocketmq.storage.fs import Buffer
@@ -295,7 +295,7 @@ class DelayService:
             born_host=born_host,
             reconsume_times=reconsume_times,
         )
-        self.timers.add(due_ms, placed[0])
+        self.timers.add(due_ms, placed[0], "" if TIMER_DEL_UNIQKEY in properties else topic)
         if self._timer is None or due_ms < self._armed_ms:
             self._arm()
         return placed
@@ -390,8 +390,8 @@ class DelayService:
                             break
                 size += taken
             delayed = len(arrivals)
-            for due_ms, offset in timers:
-                message = self._timed(due_ms, offset)
+            for due_ms, offset, topic in timers:
+                message = self._timed(due_ms, offset, topic)
                 if message is None:
                     continue
                 done.append(offset)
@@ -407,8 +407,8 @@ class DelayService:
             for level, offset in before:
                 level.next = offset
                 level.due_ms = now + AGAIN_MS
-            for due_ms, offset in timers:
-                self.timers.add(due_ms, offset)
+            for entry in timers:
+                self.timers.add(*entry)
             self._timers_after_ms = now + AGAIN_MS
             if isinstance(e, StoreFailed):
                 self.stop()
@@ -436,7 +436,7 @@ class DelayService:
                 return
             yield parked_message(self._store, SCHEDULE_TOPIC, level.queue_id, level.next, log_offset)
 
-    def _timed(self, due_ms: int, offset: int) -> ReceivedMessage | None:
+    def _timed(self, due_ms: int, offset: int, topic: str) -> ReceivedMessage | None:
         """Return a timed message that is due; None when it is missing or damaged."""
         low, high = self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
         if offset < low:
@@ -450,7 +450,7 @@ class DelayService:
                 return message
             # Otherwise its send failed, and another message has the offset.
         elif self._store.commitlog_visible_offset < self._store.commitlog_max_offset:
-            self.timers.add(due_ms, offset)  # written, and not on the disk yet
+            self.timers.add(due_ms, offset, topic)  # written, and not on the disk yet
             self._timers_after_ms = self.time.now_ms() + AGAIN_MS
         return None
 

@@ -6,15 +6,17 @@ keeps the bits::
 
     queue offsets    ... base                                end
     bits                 1 1 1 0 1 0 0 1 1 ...
-    heap                       ^   ^ ^           (delivery time, offset)
+    heap                       ^   ^ ^           (delivery time, offset, topic)
 
 A start reads the delivery times from the records of those that wait. This is not Apache's timer wheel: Apache's broker does not deliver
 these messages, and this broker does not deliver what waits in a wheel.
 """
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from sys import intern
 from typing import Any
 
 from sprocketmq.errors import RemoteProtocolError
@@ -34,10 +36,12 @@ class Timers:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, int, str]] = []
         self._base = 0  # a multiple of 8
         self._bits = bytearray()
         self.delivered = 0
+        # Waiting messages by topic; a marker of a recall has none.
+        self.by_topic: Counter[str] = Counter()
         # Messages that were recalled, by topic and unique key, until their markers are due.
         self._recalled: set[tuple[str, str]] = set()
 
@@ -69,6 +73,7 @@ class Timers:
     def load(self) -> None:
         """Find the waiting messages in the queue."""
         self._heap = []
+        self.by_topic.clear()
         self._recalled = set()
         offset = max(self._base, self._store.min_offset(TIMER_TOPIC, 0))
         while units := self._store.units(TIMER_TOPIC, 0, offset, _STEP):
@@ -76,10 +81,16 @@ class Timers:
                 if not self.was_delivered(offset):
                     record = self._store.record_at(log_offset)
                     message = None if record is None else Record(record, 0, len(record))
-                    due = None if message is None else due_of(message)
-                    if message is not None and (recalled := recalled_by(message)) is not None:
-                        self._recalled.add(recalled)
-                    self._heap.append((due or 0, offset))  # a damaged record is handled when it is due: at once
+                    due, topic = None, ""
+                    if message is not None:
+                        due = due_of(message)
+                        recalled = recalled_by(message)
+                        if recalled is None:
+                            topic = intern(named(message)[0])
+                        else:
+                            self._recalled.add(recalled)
+                    self._heap.append((due or 0, offset, topic))  # a damaged record is handled when it is due: at once
+                    self._count(topic)
                 offset += 1
         heapify(self._heap)
 
@@ -105,7 +116,7 @@ class Timers:
 
     def due_times(self) -> list[int]:
         """Return when each waiting message is due, in no order."""
-        return [due_ms for due_ms, _ in self._heap]
+        return [due_ms for due_ms, _, _ in self._heap]
 
     @property
     def full(self) -> bool:
@@ -117,16 +128,27 @@ class Timers:
         """When the next message is due, None when none waits."""
         return self._heap[0][0] if self._heap else None
 
-    def add(self, due_ms: int, offset: int) -> None:
-        """Add the message at queue offset ``offset``."""
-        heappush(self._heap, (due_ms, offset))
+    def add(self, due_ms: int, offset: int, topic: str) -> None:
+        """Add the message at queue offset ``offset``; a marker of a recall has ``topic`` ""."""
+        topic = intern(topic)  # one text for all messages of a topic
+        heappush(self._heap, (due_ms, offset, topic))
+        self._count(topic)
 
-    def take_due(self, now_ms: int, count: int) -> list[tuple[int, int]]:
-        """Remove and return up to ``count`` messages that are due: time and offset, earliest first."""
+    def _count(self, topic: str) -> None:
+        if topic:
+            self.by_topic[topic] += 1
+
+    def take_due(self, now_ms: int, count: int) -> list[tuple[int, int, str]]:
+        """Remove and return up to ``count`` messages that are due: time, offset and topic, earliest first."""
         heap = self._heap
-        due: list[tuple[int, int]] = []
+        due: list[tuple[int, int, str]] = []
         while heap and heap[0][0] <= now_ms and len(due) < count:
-            due.append(heappop(heap))
+            entry = heappop(heap)
+            due.append(entry)
+            if topic := entry[2]:
+                self.by_topic[topic] -= 1
+                if not self.by_topic[topic]:
+                    del self.by_topic[topic]
         return due
 
     # --- recalled messages ---

@@ -56,7 +56,7 @@ async def test_names_types_labels_and_bounds_are_those_of_the_reference(ask, bro
     for name in sorted(ours.keys() & theirs.keys()):
         assert ours[name] == theirs[name], name
     # What has no counterpart here, and what the recording has no traffic for.
-    assert {name for name in theirs if not name.startswith("rocketmq_pop_")} - ours.keys() == {"rocketmq_timing_messages"}
+    assert theirs.keys() - ours.keys() == {"rocketmq_pop_buffer_scan_time_consume_milliseconds"}
     assert {name for name in ours.keys() - theirs.keys() if not name.startswith("sprocketmq_")} == {
         "rocketmq_consumer_group_create_execution_time_milliseconds",
         "rocketmq_send_to_dlq_messages",

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from pairs import caught_up
+from transacting import COMMIT, HALF, ROLLBACK, UNKNOWN, Transactions
 
 from sprocketmq.broker.transactions import open as open_module
 from sprocketmq.broker.transactions.open import OpenHalf, OpenTransactions
@@ -15,39 +16,8 @@ from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC, HALF_TOPIC, OP_TOP
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.testing import eventually
 
-COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
 TIMEOUT_S = 6.0
 INTERVAL_S = 30.0
-
-
-class Transactions:
-    """A producer of transactions that speaks single requests."""
-
-    def __init__(self, ask):
-        self.ask = ask
-
-    async def begin(self, body=b"paid", topic="orders", *, queue=1, properties="", **fields):
-        """Send a half message and return the fields that tell its outcome."""
-        answer = await self.ask.send(topic, body, queue=queue, properties=HALF + properties, **{"f": "4", **fields})
-        assert answer.code == 0, answer.remark
-        return {
-            "producerGroup": "pg",
-            "topic": topic,
-            "tranStateTableOffset": answer.ext["queueOffset"],
-            "commitLogOffset": str(int(answer.ext["msgId"][16:], 16)),
-            "msgId": answer.ext["transactionId"],
-            "transactionId": answer.ext["transactionId"],
-        }
-
-    async def end(self, half, outcome, **fields):
-        return await self.ask(RequestCode.END_TRANSACTION, {**half, "commitOrRollback": str(outcome), **fields})
-
-    async def send(self, outcome, *args, **options):
-        half = await self.begin(*args, **options)
-        answer = await self.end(half, outcome)
-        assert answer.code == 0, answer.remark
-        return half
 
 
 @pytest.fixture

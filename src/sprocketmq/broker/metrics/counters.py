@@ -33,6 +33,8 @@ BATCH_MESSAGES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096
 BATCH_BYTES_BOUNDS = tuple(1 << exponent for exponent in range(8, 24, 2))
 # Seconds, as in RIP-46.
 DELAY_BOUNDS = (60, 600, 3600, 43200, 86400, 259200)
+# Milliseconds, 5 s to a day: those of RIP-46, which counts seconds under a name that says milliseconds.
+FINISH_BOUNDS = (5_000, 60_000, 600_000, 3_600_000, 43_200_000, 86_400_000)
 # Seconds. They include those of request 28's putMessageDistributeTime.
 WAIT_BOUNDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
 
@@ -146,26 +148,35 @@ class PutCounters:
 
 
 class GroupCounters:
-    """What a group got of a topic and gave back of it. A request counts when it found messages; ``bytes`` are those of the answers."""
+    """What a group got of a topic and gave back of it. A request counts when it found messages; ``bytes`` are those of the answers.
 
-    __slots__ = ("__weakref__", "dead_letters", "get_bytes", "get_messages", "get_requests", "group", "sent_back", "topic")
+    ``pop_checkpoints`` and ``pop_acks`` count what the journal of pops noted: pops of a queue and changes of invisible times, and
+    acknowledged messages; ``pop_again`` messages that were popped again, as nobody had acknowledged them in time.
+    """
+
+    __slots__ = (
+        *("__weakref__", "dead_letters", "get_bytes", "get_messages", "get_requests", "group"),
+        *("pop_acks", "pop_again", "pop_checkpoints", "sent_back", "topic"),
+    )
 
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
         self.group = group
         self.get_messages = self.get_bytes = self.get_requests = 0
         self.sent_back = self.dead_letters = 0
+        self.pop_checkpoints = self.pop_acks = self.pop_again = 0
 
 
 class TopicCounters:
     """What was stored of one topic, by message type, and what its groups got of it.
 
     ``delays`` are those that its messages asked for; ``timed_in`` and ``timed_out`` count messages for a certain time as they were sent and
-    as they were delivered. ``commits`` and ``rollbacks`` count its transactions that have ended.
+    as they were delivered. ``commits`` and ``rollbacks`` count its transactions that have ended, ``finish`` how long those took that were
+    committed.
     """
 
     __slots__ = (
-        *("__weakref__", "by_type", "commits", "delays", "groups", "is_system"),
+        *("__weakref__", "by_type", "commits", "delays", "finish", "groups", "is_system"),
         *("name", "rollbacks", "timed_in", "timed_out"),
     )
 
@@ -177,6 +188,7 @@ class TopicCounters:
         self.delays: Histogram | None = None
         self.timed_in = self.timed_out = 0
         self.commits = self.rollbacks = 0
+        self.finish: Histogram | None = None
 
     def note_delay(self, seconds: float, *, timed: bool) -> None:
         """Count a message that asked for a delay, by level or for a certain time (``timed``)."""
@@ -184,6 +196,13 @@ class TopicCounters:
             self.delays = Histogram(DELAY_BOUNDS)
         self.delays.add(max(0.0, seconds))
         self.timed_in += timed
+
+    def note_commit(self, milliseconds: float) -> None:
+        """Count a transaction that was committed so long after its message was made."""
+        self.commits += 1
+        if self.finish is None:
+            self.finish = Histogram(FINISH_BOUNDS)
+        self.finish.add(max(0, milliseconds))  # made by the producer's clock
 
     def of_type(self, message_type: str) -> PutCounters:
         """Return the counters of a message type, made if need be."""

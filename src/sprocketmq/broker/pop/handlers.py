@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from sprocketmq.broker.clients import tag_filter
@@ -15,6 +15,7 @@ from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pop.journal import Journal
 from sprocketmq.broker.pop.popping import ORDERLY, Popping, Taken
 from sprocketmq.broker.pop.receipts import PopRefused, ReceiptHandlers, checked_invisible, no_topic
+from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter, PopWaiters
 from sprocketmq.broker.topics import FAQ, Topic, TopicTable
 from sprocketmq.clock import Clock
@@ -76,7 +77,7 @@ class PopHandlers:
         self._max_bytes = config.max_transfer_bytes_on_message_in_memory
         self._journal = Journal(f"{config.store.root}/{JOURNAL}", fs, soon=soon)
         self._popping = Popping(config.broker_name, store, offsets, self._journal, max_bytes=lambda: self._max_bytes, clock=clock)
-        self._receipts = ReceiptHandlers(store, topics, self._popping, self._journal, wake=self.arrived, clock=clock)
+        self._receipts = ReceiptHandlers(store, topics, self._popping, self._journal, counters, wake=self.arrived, clock=clock)
         self._waiters = PopWaiters(
             clock, serve=self._serve_waiting, expire=self._answer_nothing, due=lambda topic: self._popping.is_due(topic.name)
         )
@@ -152,6 +153,10 @@ class PopHandlers:
     def waiting_count(self) -> int:
         """How many pops wait for messages."""
         return self._waiters.count
+
+    def queues(self) -> Iterator[PopQueue]:
+        """Yield what each group has popped of each queue."""
+        return iter(self._popping)
 
     def close(self) -> None:
         """Stop the timer and close the journal."""
@@ -294,6 +299,9 @@ class PopHandlers:
             # They stay invisible for their time: what the client does not get now is delivered then.
             waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_ERROR, ext=_EMPTY, remark=f"the pop cannot be kept: {failure}")
             return
+        noted = self._counters.of_group(waiter.topic, waiter.group.group_name)
+        noted.pop_checkpoints += taken.queues
+        noted.pop_again += taken.again
         ext = {
             "popTime": str(taken.popped_ms),
             "invisibleTime": str(waiter.invisible_ms),

@@ -27,11 +27,14 @@ _Key = tuple[str, str, int]
 class Taken(NamedTuple):
     """The messages of a pop: records in order, and the texts that tell the client of their places. ``rest`` are about as many left.
 
-    A buffer of ``records`` may hold several; ``messages`` and ``size`` count all of them and their bytes.
+    A buffer of ``records`` may hold several; ``messages`` and ``size`` count all of them and their bytes, ``queues`` the queues they are
+    of, and ``again`` those that nobody had acknowledged in time.
     """
 
     records: list[memoryview | bytes]
     messages: int
+    again: int
+    queues: int
     size: int
     popped_ms: int
     starts: str
@@ -41,11 +44,15 @@ class Taken(NamedTuple):
 
 
 class _Found:
-    """What a pop finds in one queue: offsets in the order of their records, buffers that hold one record or more, and their length."""
+    """What a pop finds in one queue: offsets in the order of their records, buffers that hold one record or more, and their length.
 
-    __slots__ = ("offsets", "records", "size")
+    The first ``again`` of them were given before.
+    """
+
+    __slots__ = ("again", "offsets", "records", "size")
 
     def __init__(self) -> None:
+        self.again = 0
         self.offsets: list[int] = []
         self.records: list[memoryview | bytes] = []
         self.size = 0
@@ -74,6 +81,9 @@ class Popping:
         self._by_topic: dict[str, set[_Key]] = {}
 
     # --- state ---
+
+    def __iter__(self) -> Iterator[PopQueue]:
+        return iter(list(self._queues.values()))
 
     def load(self) -> None:
         """Take the state from the journal. Raises OSError and SprocketError for a file that cannot be read."""
@@ -187,7 +197,7 @@ class Popping:
         group, topic = waiter.group.group_name, waiter.topic
         records: list[memoryview | bytes] = []
         starts, places, deliveries = [], [], []
-        count = size = rest = 0
+        count = again = size = rest = 0
         most = self._max_bytes()
         for queue_id in _queues_of(waiter):
             wanted = waiter.max_count - count
@@ -200,6 +210,7 @@ class Popping:
             if offsets := found.offsets:
                 records += found.records
                 count += len(offsets)
+                again += found.again
                 size += found.size
                 starts.append(f"0 {queue_id} {min(offsets)}")
                 places.append(f"0 {queue_id} {','.join(map(str, offsets))}")
@@ -211,7 +222,7 @@ class Popping:
             rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
         if not count:
             return None
-        return Taken(records, count, size, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
+        return Taken(records, count, again, len(starts), size, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
 
     def _take(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
         found = _Found()
@@ -233,6 +244,7 @@ class Popping:
                 flight.popped_ms, again = now, record
             self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
             found.add(offset, again)
+        found.again = len(found.offsets)
         self._take_new(key, queue, waiter, wanted, room, now, found)
         return found
 
@@ -294,6 +306,7 @@ class Popping:
             flight.times -= repeated
             self._journal.append(["again", *key, offset, now, visible, flight.times])
             found.add(offset, record)
+        found.again = 0 if repeated else len(found.offsets)
         if not found.offsets or (not repeated and len(found.offsets) == len(queue.flights)):
             self._take_new(key, queue, waiter, wanted, room, now, found)
         return found

@@ -1,9 +1,10 @@
 """Receipts of pops: acknowledgements, alone and many at once, and changes of the invisible time (codes 200051, 200053 and 200151)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sprocketmq.broker.metrics.counters import BrokerCounters, GroupCounters
 from sprocketmq.broker.pop.journal import Journal
 from sprocketmq.broker.pop.popping import ORDERLY, Popping
 from sprocketmq.broker.topics import FAQ, Topic, TopicTable
@@ -20,6 +21,10 @@ MAX_INVISIBLE_MS = 7 * 24 * 3600 * 1000
 
 # startOffset popTime invisibleTime reviveQueue kind broker queueId queueOffset, and an endpoint's own log offset
 _HANDLE = re.compile(r"-?\d{1,19} (\d{1,19}) \d{1,19} (\d{1,9}) \d \S+ (\d{1,9}) \d{1,19}(?: \d{1,19})? ?", re.ASCII)
+
+
+# How many messages of which groups an acknowledgement held for.
+_Done = Sequence[tuple[GroupCounters, int]]
 
 
 class PopRefused(FatalError):
@@ -42,12 +47,21 @@ class ReceiptHandlers:
     """Answers the requests; ``wake(topic)`` looks at the pops that wait for a topic."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, popping: Popping, journal: Journal, *, wake: Callable[[Topic], None], clock: Clock
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        popping: Popping,
+        journal: Journal,
+        counters: BrokerCounters,
+        *,
+        wake: Callable[[Topic], None],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._topics = topics
         self._popping = popping
         self._journal = journal
+        self._counters = counters
         self._wake = wake
         self._clock = clock
 
@@ -82,17 +96,30 @@ class ReceiptHandlers:
         header = command.header(PopAck)
         receipt = _receipt(header.extra_info, header.queue_id)
         topic = self._place(header.topic, header.queue_id, header.offset, end=1)
-        self._acknowledge(header.consumer_group, topic, header.queue_id, [header.offset], receipt.popped_ms, orderly=receipt.orderly)
-        self._answer_written(conn, command)
+        done = self._acknowledge(header.consumer_group, topic, header.queue_id, [header.offset], receipt.popped_ms, orderly=receipt.orderly)
+        self._answer_written(conn, command, acknowledged=done)
 
-    def _acknowledge(self, group: str, topic: Topic, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> None:
+    def _acknowledge(self, group: str, topic: Topic, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> _Done:
         done = self._popping.acknowledge(group, topic.name, queue_id, offsets, popped_ms)
         if done and orderly:
             self._wake(topic)
+        return [(self._counters.of_group(topic, group), done)] if done else []
 
-    def _answer_written(self, conn: ServerConnection, command: Command, ext: dict[str, str] | None = None) -> None:
+    def _answer_written(
+        self,
+        conn: ServerConnection,
+        command: Command,
+        ext: dict[str, str] | None = None,
+        *,
+        acknowledged: _Done = (),
+        changed: GroupCounters | None = None,
+    ) -> None:
         def answer(failure: object) -> None:
             if failure is None:
+                for group, count in acknowledged:
+                    group.pop_acks += count
+                if changed is not None:
+                    changed.pop_checkpoints += 1
                 conn.respond(command, ResponseCode.SUCCESS, ext=ext or {})
             else:
                 conn.respond(command, ResponseCode.SYSTEM_ERROR, ext={}, remark=f"it cannot be kept: {failure}")
@@ -108,9 +135,12 @@ class ReceiptHandlers:
             raise PopRefused(ResponseCode.MESSAGE_ILLEGAL, str(e)) from None
         if not checked:
             raise PopRefused(ResponseCode.NO_MESSAGE, "the list of acknowledgements is empty")
-        for entry, topic, offsets in checked:
-            self._acknowledge(entry.group, topic, entry.queue_id, offsets, entry.popped_ms, orderly=True)
-        self._answer_written(conn, command)
+        done = [
+            counted
+            for entry, topic, offsets in checked
+            for counted in self._acknowledge(entry.group, topic, entry.queue_id, offsets, entry.popped_ms, orderly=True)
+        ]
+        self._answer_written(conn, command, acknowledged=done)
 
     def _change(self, conn: ServerConnection, command: Command) -> None:
         """Answer 200053 with a new receipt; the old one is void."""
@@ -135,7 +165,7 @@ class ReceiptHandlers:
         if receipt.orderly:
             invisible_ms += self._clock.time_ms() - popped_ms
         ext = {"popTime": str(popped_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(ORDERLY if receipt.orderly else 0)}
-        self._answer_written(conn, command, ext)
+        self._answer_written(conn, command, ext, changed=self._counters.of_group(topic, header.consumer_group))
 
 
 def no_topic(name: str) -> str:

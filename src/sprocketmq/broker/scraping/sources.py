@@ -35,6 +35,7 @@ class Sources:
         self.address = lambda: broker.address
         self.new_topics = broker.sends.new_topics
         self.pulls = broker.pulls
+        self.pops = broker.pops
         self.acks = broker.acks
         self.flusher = broker.flusher
         self.delays = broker.delays

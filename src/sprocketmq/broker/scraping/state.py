@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sprocketmq.broker.clients import language_name
 from sprocketmq.broker.metrics.exposition import GAUGE, Metric, Row
+from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.scraping.lags import Lag
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.broker.scraping.traffic import is_system
@@ -116,6 +117,33 @@ def _timers_by_time(sources: Sources) -> Iterator[Row]:
         yield (*_DISK, str(bound)), count
 
 
+def _timing(sources: Sources) -> Iterator[Row]:
+    waiting = dict(sources.delays.timers.by_topic)
+    for number, topic in enumerate(sources.counted):
+        if topic.timed_in or topic.timed_out or topic.name in waiting:
+            yield (*_DISK, topic.name), waiting.pop(topic.name, 0)
+        if number % _TIMERS_PER_STEP == 0:
+            yield None
+    for name, count in waiting.items():  # since before the start
+        yield (*_DISK, name), count
+
+
+def _pops(read: Callable[[PopQueue], int]) -> Callable[[Sources], Iterator[Row]]:
+    def rows(sources: Sources) -> Iterator[Row]:
+        count = 0
+        for number, queue in enumerate(sources.pops.queues()):
+            count += read(queue)
+            if number % _TIMERS_PER_STEP == 0:
+                yield None
+        yield (), count
+
+    return rows
+
+
+def _no_revival(_: Sources) -> Iterator[Row]:
+    yield ("0",), 0  # the revive queue that receipts name
+
+
 def _halves(sources: Sources) -> Iterator[Row]:
     for number, (topic, count) in enumerate(list(sources.transactions.open_halves.by_topic.items())):
         yield (topic,), count
@@ -183,4 +211,27 @@ STATE = (
         "Messages that are due before this bound and after the one below it.",
         _timers_by_time,
     ),
+    Metric("rocketmq_timing_messages", GAUGE, (*_STORE, "topic"), "Messages that wait for their time, by topic.", _timing),
+    Metric(
+        "rocketmq_pop_checkpoint_buffer_size",
+        GAUGE,
+        (),
+        "Messages that were popped and are not acknowledged, all in memory.",
+        _pops(lambda queue: len(queue.flights)),
+    ),
+    Metric(
+        "rocketmq_pop_offset_buffer_size",
+        GAUGE,
+        (),
+        "Offsets that were popped, and are not committed until all before them are acknowledged.",
+        _pops(lambda queue: queue.next - queue.floor),
+    ),
+    Metric(
+        "rocketmq_pop_revive_lag_milliseconds",
+        GAUGE,
+        ("queue_id",),
+        "Messages whose invisible time is over and that cannot be popped yet: none.",
+        _no_revival,
+    ),
+    Metric("rocketmq_pop_revive_latency_milliseconds", GAUGE, ("queue_id",), "How long those have waited: not at all.", _no_revival),
 )

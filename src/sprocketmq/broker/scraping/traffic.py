@@ -13,6 +13,8 @@ _STORE = ("storage_type", "storage_medium")
 _DISK = ("local", "disk")
 # Topics of one step: less than half a millisecond of work.
 _TOPICS_PER_STEP = 500
+# The status of what the journal of pops has; what could not be written there is answered with an error, and not counted.
+_NOTED = "PUT_OK"
 _INTERNAL = (RETRY_PREFIX, DLQ_PREFIX)
 
 
@@ -102,6 +104,32 @@ def _timers(sources: Sources, field: str) -> Iterator[Row]:
             yield (*_DISK, topic.name), count
 
 
+def _finishes(sources: Sources) -> Iterator[Row]:
+    for topic in _topics(sources):
+        if topic is None:
+            yield None
+        elif topic.finish is not None:
+            yield (topic.name,), topic.finish
+
+
+def _pops_noted(sources: Sources) -> Iterator[Row]:
+    for group in _groups(sources):
+        if group is None:
+            yield None
+            continue
+        for kind, count in (("CK", group.pop_checkpoints), ("ACK", group.pop_acks)):
+            if count:
+                yield (group.group, group.topic, kind, _NOTED), count
+
+
+def _popped_again(sources: Sources) -> Iterator[Row]:
+    for group in _groups(sources):
+        if group is None:
+            yield None
+        elif group.pop_again:
+            yield (group.group, group.topic, _NOTED), group.pop_again
+
+
 def _outcomes(sources: Sources, field: str) -> Iterator[Row]:
     for topic in _topics(sources):
         if topic is None:
@@ -148,9 +176,30 @@ TRAFFIC = (
     Metric(
         "rocketmq_rollback_messages_total", COUNTER, ("topic",), "Transactions that were rolled back.", lambda s: _outcomes(s, "rollbacks")
     ),
+    Metric(
+        "rocketmq_finish_message_latency_milliseconds",
+        HISTOGRAM,
+        ("topic",),
+        "Time from making a message to the commit of its transaction.",
+        _finishes,
+    ),
     Metric("rocketmq_delay_message_latency_seconds", HISTOGRAM, (*_STORE, "topic"), "Delays that messages asked for.", _delays),
     Metric("rocketmq_timer_enqueue_total", COUNTER, (*_STORE, "topic"), "Messages for a certain time.", lambda s: _timers(s, "timed_in")),
     Metric(
         "rocketmq_timer_dequeue_total", COUNTER, (*_STORE, "topic"), "Messages delivered at their time.", lambda s: _timers(s, "timed_out")
+    ),
+    Metric(
+        "rocketmq_pop_revive_in_message_total",
+        COUNTER,
+        ("consumer_group", "topic", "revive_message_type", "put_status"),
+        "What was noted of pops: CK pops of a queue and changed invisible times, ACK acknowledged messages.",
+        _pops_noted,
+    ),
+    Metric(
+        "rocketmq_pop_revive_retry_messages_total",
+        COUNTER,
+        ("consumer_group", "topic", "put_status"),
+        "Messages popped again, as they were not acknowledged in time.",
+        _popped_again,
     ),
 )

@@ -255,7 +255,7 @@ class TransactionService:
         arrives = None if level or due_ms else topic
         self._staged.stage_answer(conn, command, arrives, queue_id, tag, size=size, waits=waits, message_type=TRANSACTION)
         if self._end(half, mark, TransactionOutcome.COMMIT):
-            self._counters.of_topic(topic).commits += 1
+            self._counters.of_topic(topic).note_commit(self._clock.time_ms() - half.born_timestamp_ms)
 
     def roll_back(self, conn: ServerConnection, command: Command, half: ReceivedMessage, *, waits: bool) -> None:
         """Forget a half message, and answer ``command``; when the store refuses that, the transaction stays open."""
