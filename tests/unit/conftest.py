@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 from tests.certificates import Authority, Pair
 
@@ -14,6 +16,18 @@ def authority(tmp_path_factory) -> Authority:
 def server_certificate(authority) -> Pair:
     """A certificate for servers on this machine."""
     return authority.issue("server")
+
+
+@pytest.fixture
+def said(caplog):
+    """Return a function that gives the log lines of some events."""
+    caplog.set_level(logging.INFO)
+
+    def lines(*names):
+        records = [*caplog.get_records("setup"), *caplog.get_records("call")]
+        return [record.getMessage() for record in records if getattr(record, "event", "") in names]
+
+    return lines
 
 
 @pytest.fixture(autouse=True, scope="session")

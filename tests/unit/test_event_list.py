@@ -8,6 +8,7 @@ import sprocketmq
 from sprocketmq.cli.logs import JSON_KEYS
 
 ROOT = Path(sprocketmq.__file__).parent
+TESTS = Path(__file__).parent
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "logs.md"
 ROW = re.compile(r"^\| `(\w+)` \| ([\w, ]+) \|([^|]*)\|", re.MULTILINE)
 SENT_ON = {"net/peerlog.py"}
@@ -43,6 +44,18 @@ def test_the_guide_lists_every_event_with_its_fields() -> None:
             code.setdefault(name, set()).update(fields)
     listed = {name: set(re.findall(r"`(\w+)`", fields)) for name, _, fields in ROW.findall(GUIDE.read_text())}
     assert listed == code
+
+
+def texts(path: Path) -> set[str]:
+    """The string literals of a file, each f-string in its parts."""
+    return {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_every_event_is_made_to_happen_by_a_test() -> None:
+    said = "\n".join(text for path in sorted(TESTS.rglob("test_*.py")) if path != Path(__file__) for text in texts(path))
+    listed = [name for name, _, _ in ROW.findall(GUIDE.read_text())]
+    missing = [name for name in listed if not re.search(rf"(?:^|\s){name}(?:\s\w+=|$)", said, re.MULTILINE)]
+    assert missing == [], "write a test in which it happens, and assert its line"
 
 
 def test_fields_have_names_that_a_json_line_does_not_use() -> None:

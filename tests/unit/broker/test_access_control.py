@@ -272,12 +272,16 @@ async def told(client, code, ext=None, body=b""):
     return (answer.code, answer.remark) if answer.code else 0
 
 
-async def test_users_are_created_shown_updated_and_deleted(secured):
+async def test_users_are_created_shown_updated_and_deleted(secured, said):
     admin = await secured.as_user("admin")
     created = user_info(username="new", password="the secret of a new user")
     assert await told(admin, RequestCode.CREATE_USER, {"username": "new"}, created) == 0
     shown = UserInfo.decode((await admin(RequestCode.GET_USER, {"username": "new"})).body)
     assert (shown.username, shown.password, shown.user_type, shown.user_status) == ("new", None, "Normal", "enable")
+    (line,) = said("users_changed")
+    assert line.startswith("users_changed by=admin peer=127.0.0.1:")
+    assert " change=" in line
+    assert "the secret" not in line
     client = await secured.as_user("new", "the secret of a new user")
     assert "no permission" in (await client.send("t")).remark
     assert await told(admin, RequestCode.UPDATE_USER, {"username": "new"}, user_info(user_status="disable")) == 0
@@ -441,7 +445,7 @@ async def test_what_cannot_be_done_with_policies_says_why(secured):
         assert (await admin(create, {"subject": subject}, good)).code == 16
 
 
-async def test_a_users_file_that_cannot_be_written_is_told_and_changes_nothing(secured):
+async def test_a_users_file_that_cannot_be_written_is_told_and_changes_nothing(secured, said):
     admin = await secured.as_user("admin")
     secured.users_file.with_name(".users.json.lock").unlink(missing_ok=True)
     secured.users_file.with_name(".users.json.lock").mkdir()
@@ -449,6 +453,8 @@ async def test_a_users_file_that_cannot_be_written_is_told_and_changes_nothing(s
     assert code == 1
     assert "cannot be written" in remark
     assert (await admin(RequestCode.GET_USER, {"username": "x"})).body == b""
+    assert said("users_change_failed")[0].startswith("users_change_failed by=admin peer=127.0.0.1:")
+    assert not said("users_changed")
 
 
 async def test_a_broker_without_users_says_so(ask):

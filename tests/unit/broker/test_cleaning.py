@@ -195,12 +195,14 @@ async def test_a_full_disk_without_anything_to_delete_is_said_once(clock, tmp_pa
     assert caplog.text.count("no segment of the log may go") == 1
 
 
-async def test_damaged_files_go_before_messages_do(cleaning, store, disk, tmp_path):
+async def test_damaged_files_go_before_messages_do(cleaning, store, disk, tmp_path, said):
     disk.used = 0.88
     disk.damaged = {f"{tmp_path}/damaged/{i}": 1 for i in range(2)}
     paths = await cleaning.clean()
     assert paths[:2] == [f"{tmp_path}/damaged/{i}" for i in range(2)]
     assert disk.damaged == {}
+    (line,) = said("damaged_files_deleted")
+    assert line.startswith(f"damaged_files_deleted path={tmp_path}/damaged files=2 cause=")
 
 
 async def test_damaged_files_expire_as_segments_do(cleaning, disk, tmp_path):
@@ -316,7 +318,7 @@ async def test_a_disk_that_refuses_a_write_costs_that_send_only(served):
     assert await ask.bodies("orders") == [b"taken"]
 
 
-async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(served):
+async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(served, said):
     broker, ask, disk = served
     sent = await fill(ask)
     disk.age_h = 73
@@ -326,6 +328,10 @@ async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(ser
     low = store.min_offset("orders", 0)
     assert low > 0
     assert len(store.segments()) == 1
+    lines = said("segment_deleted")
+    assert len(lines) == 3
+    assert lines[0].startswith(f"segment_deleted path={broker.config.store.root}/commitlog/{0:020d} other_files=")
+    assert all(" age_h=73 cause=" in line and line.endswith(" used_percent=10") for line in lines)
     answer = await ask.pull("orders", 0)
     assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["minOffset"]) == (21, str(low), str(low))
     found, offset = [], low

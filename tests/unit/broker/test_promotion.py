@@ -23,7 +23,7 @@ def promote(ask, broker, epoch=1000):
     return ask(1008, {"masterAddress": broker.address, "masterEpoch": str(epoch)})
 
 
-async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair, connect, namesrv):
+async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair, connect, namesrv, said):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders", b"before")
@@ -37,9 +37,20 @@ async def test_a_promoted_slave_is_master_and_the_former_master_follows_it(pair,
     assert (await at_master.send("orders", b"refused")).code == 14
     assert namesrv.routes.broker("broker-a").broker_addrs == {0: slave.address, 1: master.address}
     assert await at_master.bodies("orders") == [b"before", b"after"]
+    began_master, began_slave = said("role_begun")
+    assert began_master.startswith('role_begun server="broker broker-a" role=ASYNC_MASTER broker_id=0 epoch=1 log_end=0 ha=')
+    assert began_slave.startswith('role_begun server="broker broker-a" role=SLAVE broker_id=1 epoch=0 log_end=0')
+    promoted, fenced = said("promoted"), said("fenced")
+    assert (len(promoted), len(fenced)) == (1, 1)
+    assert promoted[0].startswith('promoted server="broker broker-a" role=ASYNC_MASTER epoch=1000 log_end=')
+    assert fenced[0].endswith(f" master={slave.address}")
+    first, *_, last = said("slave_joined")
+    assert first.startswith('slave_joined server="broker broker-a" peer=127.0.0.1:')
+    assert last.startswith('slave_joined server="broker broker-a" peer=127.0.0.1:')
+    assert said("slave_left")[0].startswith('slave_left server="broker broker-a" peer=127.0.0.1:')
 
 
-async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slave(pair, connect, start_broker):
+async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slave(pair, connect, start_broker, said):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     await at_master.send("orders", b"before")
@@ -52,6 +63,8 @@ async def test_a_promotion_outlives_restarts_and_the_former_master_joins_as_slav
     assert (promoted.role.role, promoted.role.broker_id, promoted.store.epochs.last.number) == (Role.ASYNC_MASTER, 0, 1000)
     former = await start_broker("master", like=master)
     assert (former.role.role, former.role.broker_id) == (Role.SLAVE, 1)
+    (line,) = said("role_changed")
+    assert line == 'role_changed server="broker broker-a" role=SLAVE broker_id=1 reason="another broker is master with a higher epoch"'
     await eventually(lambda: follows(former) and caught_up(promoted, former))
     await former.stop()
     again = await start_broker("master", like=former)
@@ -134,11 +147,14 @@ async def test_a_promotion_beside_a_living_sync_master_loses_nothing_acknowledge
     assert set(acknowledged) <= set(stored)
 
 
-async def test_an_epoch_that_is_not_higher_changes_nothing(pair, connect):
+async def test_an_epoch_that_is_not_higher_changes_nothing(pair, connect, said):
     master, slave = await pair()
     at_master, at_slave = await connect(master), await connect(slave)
     refused = await promote(at_slave, slave, 1)
     assert (refused.code, refused.remark) == (1, "epoch 1 is not higher than 1, which broker broker-a knows: ask for a higher one")
+    (line,) = said("promotion_refused")
+    assert line.startswith(f"promotion_refused broker=broker-a master={slave.address} epoch=1 peer=127.0.0.1:")
+    assert line.endswith(f' reason="{refused.remark}"')
     refused = await promote(at_master, slave, 1)
     assert refused.code == 1
     assert (await promote(at_master, master, 1)).code == 0  # asked for again
@@ -152,11 +168,12 @@ async def test_a_master_without_slaves_does_not_change_its_role_for_strangers(br
     assert not broker.role.is_slave
 
 
-async def test_a_running_master_can_begin_a_higher_epoch(pair, connect):
+async def test_a_running_master_can_begin_a_higher_epoch(pair, connect, said):
     master, slave = await pair()
     at_master = await connect(master)
     await at_master.send("orders", b"before")
     assert (await promote(at_master, master, 2000)).code == 0
+    assert said("epoch_begun") == [f'epoch_begun server="broker broker-a" epoch=2000 log_end={master.store.commitlog_max_offset}']
     await at_master.send("orders", b"after")
     await eventually(lambda: follows(slave) and caught_up(master, slave) and slave.store.epochs.last.number == 2000)
 

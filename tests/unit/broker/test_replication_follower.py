@@ -135,6 +135,7 @@ async def test_an_unknown_master_is_looked_for_until_it_is_known(pair, caplog):
     await eventually(lambda: both.follower.reason == "no nameserver knows it")
     await both.tries(2)
     assert caplog.text.count("no nameserver knows it") == 1
+    assert caplog.text.count("master_not_followed") == 1
     known.append(True)
     await both.equal()
     assert both.follower.reason == ""

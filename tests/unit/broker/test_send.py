@@ -366,7 +366,7 @@ async def test_a_retry_topic_needs_its_group(start_broker, connect):
 # --- the store fails ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_refuses_every_send_of_the_readiness_and_recovers(faulty):
+async def test_a_full_disk_refuses_every_send_of_the_readiness_and_recovers(faulty, said):
     disk, _, ask = faulty
     assert (await ask.send("orders", b"before")).code == 0
     disk.refused = {("commitlog", "pwrite"): errno.ENOSPC, ("commitlog", "pwritev"): errno.ENOSPC}
@@ -377,6 +377,9 @@ async def test_a_full_disk_refuses_every_send_of_the_readiness_and_recovers(faul
     disk.refused = {}
     assert (await ask.send("orders", b"after")).ext["queueOffset"] == "1"
     assert await ask.bodies("orders") == [b"before", b"after"]
+    assert len(said("sends_refused")) == 1
+    assert "No space left on device" in said("sends_refused")[0]
+    assert said("sends_accepted_again") == ["sends_accepted_again"]
 
 
 async def test_a_new_topic_whose_entry_cannot_be_saved_takes_no_messages(faulty):
@@ -390,13 +393,15 @@ async def test_a_new_topic_whose_entry_cannot_be_saved_takes_no_messages(faulty)
     assert (await ask.send("fresh")).code == 0
 
 
-async def test_a_failed_flush_ends_all_writes(faulty):
+async def test_a_failed_flush_ends_all_writes(faulty, said):
     disk, broker, ask = faulty
     await ask.send("orders", b"before")
     disk.refused = {("commitlog", "fdatasync"): errno.EIO}
     broker.flusher.settle()
     failure = await asyncio.wait_for(broker.wait_failed(), 60)
     assert isinstance(failure, StoreFailed)
+    (line,) = said("store_failed")
+    assert line == f'store_failed reason="{failure}"'
     disk.refused = {}
     answer = await ask.send("orders", b"after")
     assert answer.code == 14

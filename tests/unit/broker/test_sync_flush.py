@@ -53,6 +53,17 @@ async def test_a_send_is_answered_when_the_disk_has_it(start, disk):
     assert broker.acks.waiting == 0
 
 
+async def test_a_flush_that_takes_a_second_is_logged(start, disk, clock, said):
+    _, ask = await start()
+    disk.hold()
+    waiting = send(ask)
+    await eventually(lambda: disk.flushes)
+    clock.advance(1.5)
+    disk.let_go()
+    assert (await waiting).code == 0
+    assert said("slow_flush") == ["slow_flush took_s=1.5"]
+
+
 async def test_batches_wait_as_well(start, disk):
     broker, ask = await start()
     disk.hold()
@@ -453,11 +464,12 @@ async def test_a_send_that_is_refused_or_cannot_be_written_takes_no_room(start, 
 
 
 @pytest.mark.parametrize("took_s", [1.2, 60.0])
-async def test_after_a_write_that_took_too_long_sends_are_refused_for_a_moment(start, disk, clock, took_s):
+async def test_after_a_write_that_took_too_long_sends_are_refused_for_a_moment(start, disk, clock, took_s, said):
     _, ask = await start(store={"flush_disk_type": "ASYNC_FLUSH"})
     disk.before_write = lambda: clock.advance(took_s)
     assert (await send(ask)).code == 0
     disk.before_write = lambda: None
+    assert said("slow_commit") == [f"slow_commit took_s={took_s:g}"]
     assert RuntimeInfo.decode((await ask(28)).body).table["pageCacheLockTimeMills"] == f"{took_s * 1000:.0f}"
     answer = await send(ask)
     assert (answer.code, answer.remark) == (2, "[PC_SYNCHRONIZED]broker busy, start flow control for a while")
@@ -467,8 +479,9 @@ async def test_after_a_write_that_took_too_long_sends_are_refused_for_a_moment(s
     assert (await send(ask)).code == 0
 
 
-async def test_a_write_within_the_limit_is_no_reason_to_refuse(start, disk, clock):
+async def test_a_write_within_the_limit_is_no_reason_to_refuse(start, disk, clock, said):
     _, ask = await start(os_page_cache_busy_timeout_ms=2000)
     disk.before_write = lambda: clock.advance(1.9)
     for _ in range(3):
         assert (await send(ask)).code == 0
+    assert not said("slow_commit")

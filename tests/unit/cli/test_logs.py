@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from sprocketmq import sync
+from sprocketmq import __version__, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.logs import (
     JSON_KEYS,
@@ -309,3 +309,17 @@ def test_the_log_file_says_why_a_server_cannot_start(tmp_path, capfd):
     assert main(arguments) != 0
     assert capfd.readouterr().err.count("\n") == 1
     assert "start_failed verb=namesrv reason=" in path.read_text()
+
+
+def test_a_start_says_what_is_served_with_which_settings_and_a_stop_why(serving, tmp_path):
+    log = tmp_path / "mq.log"
+    settings = ("--set", "default_topic_queues=7", "--name", "broker-x")
+    server = serving("serve", *FREE, "--store", str(tmp_path / "mq"), "--log-file", str(log), "--log-format", "json", *settings)
+    assert server.end()[0] == 0
+    lines = {line.get("event"): line for line in map(json.loads, log.read_text().splitlines())}
+    started, stopped = lines["started"], lines["stopped"]
+    assert (started["level"], started["verb"], started["version"]) == ("INFO", "serve", __version__)
+    assert server.ready.startswith(f"ready {started['listens']} ")
+    assert (started["tls"], started["access_control"], started["store"]) == ("disabled", "off", str(tmp_path / "mq"))
+    assert {"default_topic_queues=7", "broker_name=broker-x"} <= set(started["settings"].split(" "))
+    assert (stopped["verb"], stopped["reason"]) == ("serve", "SIGTERM")

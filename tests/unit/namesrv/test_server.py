@@ -159,7 +159,7 @@ async def test_a_broker_disappears_with_its_connection(ask, namesrv):
     assert (await ask(105, {"topic": "a"})).code == 17
 
 
-async def test_a_silent_broker_is_dropped_after_two_minutes(ask, namesrv, clock):
+async def test_a_silent_broker_is_dropped_after_two_minutes(ask, namesrv, clock, said):
     ext, body = registration(["a", "b"])
     await ask(103, ext, body)
     clock.advance(119)
@@ -174,6 +174,7 @@ async def test_a_silent_broker_is_dropped_after_two_minutes(ask, namesrv, clock)
     clock.advance(121)
     namesrv.expire_brokers()
     assert namesrv.routes.topics() == []
+    assert said("broker_expired") == [f"broker_expired broker=broker-a address={ext['brokerAddr']} silent_s=120"]
 
 
 async def test_data_versions_are_compared(ask):
@@ -224,7 +225,7 @@ async def test_member_groups_read_like_the_reference(ask):
     assert loads(answer.body)["brokerMemberGroup"]["brokerAddrs"] == {}
 
 
-async def test_key_value_configuration(ask):
+async def test_key_value_configuration(ask, said):
     item = {"namespace": "n", "key": "k"}
     assert (await ask(100, {**item, "value": "v"})).code == 0
     assert (await ask(101, item)).ext == {"value": "v"}
@@ -232,6 +233,9 @@ async def test_key_value_configuration(ask):
     assert (await ask(102, item)).code == 0
     missing = await ask(101, item)
     assert (missing.code, missing.remark) == (22, "No config item, Namespace: n Key: k")
+    (changed,), (deleted,) = said("kv_changed"), said("kv_deleted")
+    assert changed.startswith("kv_changed namespace=n key=k peer=127.0.0.1:")
+    assert deleted.startswith("kv_deleted namespace=n key=k peer=127.0.0.1:")
     assert (await ask(219, {"namespace": "n"})).remark == "No config item, Namespace: n"
 
 
@@ -241,7 +245,7 @@ async def test_order_topics_travel_with_registrations(ask):
     assert json.loads((await ask(103, ext, body)).body) == {"table": {"orders": "broker-a:4"}}
 
 
-async def test_topics_registered_and_deleted_by_tools(ask):
+async def test_topics_registered_and_deleted_by_tools(ask, said):
     ext, body = registration(["a", "b"])
     await ask(103, ext, body)
     route = b'{"brokerDatas":[],"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":2,"writeQueueNums":2}]}'
@@ -249,6 +253,7 @@ async def test_topics_registered_and_deleted_by_tools(ask):
     assert (await ask(105, {"topic": "made"})).code == 0
     assert (await ask(216, {"topic": "made"})).code == 0
     assert (await ask(105, {"topic": "made"})).code == 17
+    assert said("route_deleted")[0].startswith("route_deleted topic=made peer=127.0.0.1:")
 
 
 async def test_the_configuration_is_text(ask, namesrv):
@@ -282,13 +287,16 @@ async def test_configuration_items_are_bounded(ask, monkeypatch):
     assert (await ask(100, {"namespace": "m", "key": "b", "value": "1"})).code == 1
 
 
-async def test_write_permission_over_the_wire(ask):
+async def test_write_permission_over_the_wire(ask, said):
     ext, body = registration(["a", "b"])
     await ask(103, ext, body)
     assert (await ask(205, {"brokerName": "broker-a"})).ext == {"wipeTopicCount": "2"}
     assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 4
     assert (await ask(327, {"brokerName": "broker-a"})).ext == {"addTopicCount": "2"}
     assert json.loads((await ask(105, {"topic": "a"})).body)["queueDatas"][0]["perm"] == 6
+    (removed,), (added,) = said("write_permission_removed"), said("write_permission_added")
+    assert removed.startswith("write_permission_removed broker=broker-a topics=2 peer=127.0.0.1:")
+    assert added.startswith("write_permission_added broker=broker-a topics=2 peer=127.0.0.1:")
 
 
 async def test_bad_connections_are_counted_in_the_runtime_statistics(namesrv, ask):

@@ -353,7 +353,7 @@ async def test_all_clients_of_a_loop_receive_into_one_buffer(served, monkeypatch
     assert len(made) <= 1
 
 
-async def test_connections_over_the_limit_are_refused(served):
+async def test_connections_over_the_limit_are_refused(served, said):
     _, server, address = served
     server.max_connections = 2
     first, second = ConnectionPool(expected="broker"), ConnectionPool(expected="broker")
@@ -366,6 +366,7 @@ async def test_connections_over_the_limit_are_refused(served):
             await refused.request(ECHO, timeout_s=60)
         assert (await (await first.get(address)).request(ECHO, timeout_s=60)).code == 0
         assert len(server.connections) == 2
+        assert "2 connections are open, the limit (max_connections)" in said("connection_refused")[0]
     finally:
         for each in (first, second, third):
             await each.close()

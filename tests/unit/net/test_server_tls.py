@@ -162,18 +162,20 @@ def test_files_that_did_not_change_are_not_read_again(changing):
     assert changing.context.context is changing.before
 
 
-def test_changed_files_make_a_new_context(changing):
+def test_changed_files_make_a_new_context(changing, said):
     changing.put("second")
     changing.context.refresh()
     assert changing.context.context is not changing.before
+    assert said("certificates_reloaded") == [f"certificates_reloaded server=broker path={changing.pair.cert_file}"]
 
 
-def test_a_pair_that_does_not_match_is_logged_once_and_the_old_one_stays_until_the_other_file_came(changing, caplog):
+def test_a_pair_that_does_not_match_is_logged_once_and_the_old_one_stays_until_the_other_file_came(changing, said):
     changing.put("second", key=False)
     for _ in range(3):
         changing.context.refresh()
     assert changing.context.context is changing.before
-    (message,) = caplog.messages
+    (message,) = said("certificates_refused")
+    assert message.startswith("certificates_refused server=broker reason=")
     assert "new connections get the certificate from before" in message
     assert "is not the key of the certificate" in message
     changing.put("third")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import inspect
 import socket
 import ssl
@@ -353,7 +354,7 @@ async def test_too_many_half_handshakes_push_out_the_oldest_and_keep_no_client_o
 
 
 @on_both_loops
-async def test_sockets_on_their_way_count_as_connections(peers, monkeypatch, caplog):
+async def test_sockets_on_their_way_count_as_connections(peers, monkeypatch, said):
     monkeypatch.setattr("sprocketmq.net.tls_listener.ARRIVAL_TIMEOUT_S", 600.0)
     await peers.serve("permissive", max_connections=10)
     held = [await peers.raw() for _ in range(10)]
@@ -361,7 +362,8 @@ async def test_sockets_on_their_way_count_as_connections(peers, monkeypatch, cap
     reader, _ = await peers.raw()
     assert await closed(reader) == b""
     assert peers.server.refused_connections == 1
-    assert "10 connections are open, the limit (max_connections)" in caplog.messages[0]
+    (line,) = said("connection_refused")
+    assert "10 connections are open, the limit (max_connections)" in line
     held[0][1].transport.abort()
     await eventually(lambda: peers.server.arriving == 9)
     await echoed(await peers.connect())
@@ -375,6 +377,23 @@ async def test_descriptors_for_files_are_left_at_a_port_with_tls(peers, caplog):
         await peers.connect()
     assert peers.server.refused_connections == 1
     assert "nearly all of the 20 file descriptors" in caplog.messages[0]
+
+
+@on_both_loops
+async def test_a_system_without_descriptors_is_said_once_and_connections_wait(peers, monkeypatch, said):
+    await peers.serve("enforcing")
+    accept, refused = socket.socket.accept, []
+
+    def exhausted_once(listening):
+        if not refused:
+            refused.append(listening)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", exhausted_once)
+    await echoed(await peers.connect())
+    assert refused
+    assert said("accept_failed") == ['accept_failed server=broker reason="Too many open files"']
 
 
 @pytest.mark.parametrize(

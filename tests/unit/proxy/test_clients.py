@@ -4,14 +4,17 @@ import asyncio
 import json
 
 import pytest
+from tests.records import stored
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import ConfigError, SecretFileExposed
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
+from sprocketmq.protocol.command import Command
 from sprocketmq.proxy import clients as module
 from sprocketmq.proxy.clients import GONE_AFTER_S, Clients, Identity, answered
 from sprocketmq.proxy.codes import ClientType, Code, Refused, code_of_broker
 from sprocketmq.proxy.schema import MESSAGES
+from sprocketmq.proxy.sending import Sender
 from sprocketmq.proxy.users import read_users
 
 
@@ -70,7 +73,7 @@ async def test_a_client_that_does_not_read_gets_a_bounded_number_of_commands(kno
     assert [client.tell("command") for _ in range(3)] == [True, True, False]
 
 
-async def test_clients_that_are_silent_are_forgotten(known, clock):
+async def test_clients_that_are_silent_are_forgotten(known, clock, said):
     silent = put(known, "silent", ClientType.PRODUCER, "", "t", listens=False)
     put(known, "listens", ClientType.PRODUCER, "", "t")
     clock.advance(GONE_AFTER_S / 2)
@@ -81,6 +84,9 @@ async def test_clients_that_are_silent_are_forgotten(known, clock):
     assert known.expire() == [silent]
     assert len(known) == 1
     assert known.seen(silent.identity) is None
+    assert said("grpc_client_joined") == [f"grpc_client_joined client={name} kind=PRODUCER" for name in ("silent", "listens")]
+    (line,) = said("grpc_client_left")
+    assert line.startswith("grpc_client_left client=silent reason=")
 
 
 async def test_the_number_of_clients_is_bounded(known, monkeypatch):
@@ -130,3 +136,21 @@ def test_files_without_users(tmp_path, content):
 def test_a_file_that_others_may_read(tmp_path):
     with pytest.raises(SecretFileExposed):
         read_users(users_file(tmp_path, "[]", 0o644))
+
+
+# --- questions of brokers ---
+
+
+async def test_a_question_about_a_transaction_that_cannot_be_passed_on_is_logged(known, said):
+    sender = Sender(known)
+    sender.check(Command(39, ext={"tranStateTableOffset": "1", "commitLogOffset": "2"}, body=b"no record"), "")
+    assert said("transaction_check_unreadable")[0].startswith("transaction_check_unreadable reason=")
+    record = stored(b"half")
+    question = Command(39, ext={"tranStateTableOffset": "1", "commitLogOffset": "2", "bname": "broker-a"}, body=record)
+    sender.check(question, "")
+    reason = '"no producer of the topic is connected"'
+    assert said("transaction_check_undelivered") == [f"transaction_check_undelivered topic=t reason={reason}"]
+    producer = put(known, "p", ClientType.PRODUCER, "", "t")
+    sender.check(question, "")
+    assert producer.commands.get_nowait().recover_orphaned_transaction_command.message.body == b"half"
+    assert len(said("transaction_check_undelivered")) == 1

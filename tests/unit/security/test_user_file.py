@@ -202,7 +202,7 @@ def test_a_file_without_an_enabled_super_user_does_not_open(path):
         UserStore(path).open()
 
 
-async def test_a_replaced_file_is_taken_over_and_names_who_changed(path):
+async def test_a_replaced_file_is_taken_over_and_names_who_changed(path, said):
     changes = []
     store = UserStore(path, changes.append)
     store.open()
@@ -213,9 +213,10 @@ async def test_a_replaced_file_is_taken_over_and_names_who_changed(path):
     assert not store.is_stale
     assert not store.tables.users["app"].enabled
     assert changes == [{"app"}]
+    assert said("users_reloaded") == [f"users_reloaded path={path} users=app"]
 
 
-async def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(path, caplog):
+async def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(path, said):
     store = UserStore(path)
     store.open()
     good = path.read_bytes()
@@ -223,7 +224,8 @@ async def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(pat
     await store.reload()
     assert store.tables == tables()
     assert not store.is_stale
-    assert len(caplog.records) == 1
+    (line,) = said("users_reload_failed")
+    assert line.startswith(f"users_reload_failed path={path} reason=")
     path.write_bytes(good)
     assert store.is_stale
     await store.reload()
