@@ -2,11 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sprocketmq.client.admin import BrokerState
+from sprocketmq.errors import ConfigError
+from sprocketmq.net.address import format_address, is_loopback, is_wildcard, parse_address
 from sprocketmq.protocol.bodies import ClusterInfo, TopicRoute
 
 # A broker's clock is known to the second only; delayed messages, retention and searches by time go by it.
@@ -50,13 +52,29 @@ class NamesrvFacts:
 
 
 @dataclass(frozen=True)
+class Port:
+    """A port that a broker announces besides the one for clients; ``problem`` when it takes no connection from this machine."""
+
+    name: str
+    address: str
+    problem: str = ""
+
+
+HA, METRICS = "HA port", "metrics port"
+
+
+@dataclass(frozen=True)
 class BrokerFacts:
-    """What one registered broker says about itself. ``skew_s`` is how far its clock is ahead of this machine's; None when not known."""
+    """What one registered broker says about itself.
+
+    ``skew_s`` is how far its clock is ahead of this machine's; None when not known. ``ports`` are those of ``announced_ports``, tried.
+    """
 
     state: BrokerState
     runtime: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     skew_s: float | None = None
+    ports: Sequence[Port] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,9 @@ def check_brokers(brokers: Iterable[BrokerFacts]) -> Iterator[Finding]:
     brokers = list(brokers)
     for one in brokers:
         yield from check_broker(one)
+    with_slaves = {one.state.broker_name for one in brokers if not one.state.is_master}
+    for one in brokers:
+        yield from check_ports(one, has_slaves=one.state.broker_name in with_slaves)
     masters = {one.state.broker_name for one in brokers if one.state.is_master and not one.state.problem}
     for name in sorted({one.state.broker_name for one in brokers} - masters):
         text = "no master answers: messages can be read from its slaves, and none can be sent"
@@ -169,6 +190,61 @@ def _problems(facts: BrokerFacts, subject: str, runtime: Mapping[str, str]) -> I
         elif state.in_sync is False:
             missing = "an unknown part" if state.behind_bytes is None else f"{state.behind_bytes:,} bytes"
             yield Finding(Level.WARNING, subject, f"lacks {missing} of its master's log and is not in sync", "wait, or look at its log")
+
+
+def announced_ports(state: BrokerState, runtime: Mapping[str, str], settings: Mapping[str, str]) -> list[Port]:
+    """Return the ports that a broker announces for its slaves and for scrapes, as far as another machine can reach them."""
+    found = []
+    host = _host(state.address)
+    # Apache's brokers do not say where they listen for slaves, but on which port.
+    ha = runtime.get("haAddress", _at(settings.get("brokerIP2") or host, settings.get("haListenPort")))
+    if state.is_master and _host(ha):
+        found.append(Port(HA, ha))
+    if settings.get("metricsExporterType", "").upper() in {"PROM", "2"}:
+        listens = settings.get("metricsPromExporterHost") or host
+        if not is_loopback(listens) or is_loopback(host):
+            metrics = _at(host if is_wildcard(listens) else listens, settings.get("metricsPromExporterPort"))
+            if metrics:
+                found.append(Port(METRICS, metrics))
+    return found
+
+
+def check_ports(facts: BrokerFacts, *, has_slaves: bool) -> Iterator[Finding]:
+    """Check the ports of a broker that answers; that for slaves when it has some registered, or waits for them as a SYNC_MASTER."""
+    state = facts.state
+    if state.problem:
+        return
+    subject = f"broker {state.broker_name} {state.broker_id} at {state.address}"
+    needed = state.is_master and (has_slaves or state.role == "SYNC_MASTER")
+    if needed and not any(port.name == HA for port in facts.ports):
+        text = "it announces no HA port, so that no slave can follow it"
+        yield Finding(Level.FAILURE, subject, text, "give it ha_port (Apache's: haListenPort)")
+    for port in facts.ports:
+        if port.name == HA and not needed:
+            continue
+        text = f"{port.name} {port.address}"
+        if not port.problem:
+            yield Finding(Level.OK, subject, f"{text} takes connections")
+        elif port.name == METRICS:
+            step = "open it for Prometheus, or correct metrics_host and metrics_port"
+            yield Finding(Level.WARNING, subject, f"{text} is not reached from here: {port.problem}", step)
+        else:
+            level = Level.WARNING if state.slaves else Level.FAILURE
+            step = "nothing, if only its slaves are to reach it" if state.slaves else "open it for the slaves, or correct --advertise"
+            yield Finding(level, subject, f"{text} is not reached from here: {port.problem}", step)
+
+
+def _host(address: str) -> str:
+    try:
+        return parse_address(address)[0]
+    except ConfigError:
+        return ""
+
+
+def _at(host: str, port: str | None) -> str:
+    """Return an address, "" for a port that is not told or may be any free one."""
+    address = format_address(host.strip("[]"), int(port)) if port and port.isascii() and port.isdigit() else ""
+    return address if _host(address) else ""
 
 
 def check_routes(routes: Mapping[str, TopicRoute], examined: int, total: int) -> Iterator[Finding]:

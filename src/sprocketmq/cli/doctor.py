@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 import platform
 import sys
 import time
@@ -18,6 +19,8 @@ from sprocketmq.cli.diagnosis import (
     GroupFacts,
     Level,
     NamesrvFacts,
+    Port,
+    announced_ports,
     check_brokers,
     check_groups,
     check_machine,
@@ -30,7 +33,7 @@ from sprocketmq.cli.target import Target
 from sprocketmq.cli.topic import users_topics
 from sprocketmq.client.admin import AdminClient, BrokerState
 from sprocketmq.errors import BrokerError, ConfigError, FatalError, RetriableError, SprocketError
-from sprocketmq.net.address import parse_addresses
+from sprocketmq.net.address import parse_address, parse_addresses
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.names import DLQ_PREFIX, SYSTEM_GROUPS
 
@@ -142,7 +145,24 @@ async def _ask_broker(admin: AdminClient, state: BrokerState) -> BrokerFacts:
         settings = await admin.broker_config(state.address)
     except (BrokerError, RetriableError) as e:
         return BrokerFacts(replace(state, problem=str(e)))
-    return BrokerFacts(state, runtime, settings, clock_skew(runtime, now_ms))
+    ports = await asyncio.gather(*(_try_port(port) for port in announced_ports(state, runtime, settings)))
+    return BrokerFacts(state, runtime, settings, clock_skew(runtime, now_ms), ports)
+
+
+async def _try_port(port: Port) -> Port:
+    """Connect to a port, and leave at once."""
+    host, number = parse_address(port.address)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(host, number)
+    except TimeoutError:
+        return replace(port, problem=f"no answer within {ANSWER_S:g} s")
+    except OSError as e:
+        return replace(port, problem=os.strerror(e.errno) if e.errno and e.errno > 0 else str(e))
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return port
 
 
 async def _ask_route(admin: AdminClient, topic: str) -> TopicRoute | None:

@@ -1,20 +1,28 @@
 """``doctor``: what it finds wrong, and that it finds nothing wrong with a cluster that is well."""
 
+import asyncio
+import errno
+import re
 from dataclasses import replace
 
 import pytest
 from tests.ports import address_of, hold
 
 from sprocketmq.cli.diagnosis import (
+    HA,
+    METRICS,
     BrokerFacts,
     GroupFacts,
     Level,
     NamesrvFacts,
+    Port,
+    announced_ports,
     check_broker,
     check_brokers,
     check_groups,
     check_machine,
     check_namesrvs,
+    check_ports,
     check_routes,
     clock_skew,
 )
@@ -112,13 +120,90 @@ def test_each_trouble_of_a_broker_is_named_with_a_next_step(facts, level, words)
 
 def test_brokers_are_compared_with_each_other():
     twice = replace(MASTER, broker_name="broker-b")
-    found = worse_than_ok(check_brokers([BrokerFacts(MASTER), BrokerFacts(twice), BrokerFacts(replace(SLAVE, version="V5_3_0"))]))
+    well = BrokerFacts(MASTER, ports=[Port(HA, "10.0.0.1:10912")])
+    found = worse_than_ok(check_brokers([well, BrokerFacts(twice), BrokerFacts(replace(SLAVE, version="V5_3_0"))]))
     assert found == [
         (Level.WARNING, "brokers", "different versions: V5_3_0, V5_5_0"),
         (Level.FAILURE, "address 10.0.0.1:10911", "registered as broker-a 0 and as broker-b 0"),
     ]
     found = worse_than_ok(check_brokers([BrokerFacts(replace(MASTER, problem="gone")), BrokerFacts(SLAVE)]))
     assert (Level.FAILURE, "broker broker-a", "no master answers: messages can be read from its slaves, and none can be sent") in found
+
+
+SCRAPED = {"metricsExporterType": "PROM", "metricsPromExporterPort": "5557"}
+
+
+@pytest.mark.parametrize(
+    ("state", "runtime", "settings", "ports"),
+    [
+        (MASTER, {"haAddress": "10.0.0.1:10912"}, {"haListenPort": "0"}, [Port(HA, "10.0.0.1:10912")]),
+        (MASTER, {"haAddress": ""}, {"haListenPort": "10912"}, []),
+        (MASTER, {"haAddress": "anywhere"}, {}, []),
+        (MASTER, {}, {"haListenPort": "10912"}, [Port(HA, "10.0.0.1:10912")]),  # Apache's
+        (MASTER, {}, {"haListenPort": "10912", "brokerIP2": "10.1.0.1"}, [Port(HA, "10.1.0.1:10912")]),
+        (MASTER, {}, {"haListenPort": "99999999"}, []),
+        (SLAVE, {"haAddress": "10.0.0.2:10912"}, {}, []),
+        (MASTER, {}, {**SCRAPED, "metricsPromExporterHost": ""}, [Port(METRICS, "10.0.0.1:5557")]),
+        (MASTER, {}, {**SCRAPED, "metricsPromExporterHost": "0.0.0.0"}, [Port(METRICS, "10.0.0.1:5557")]),
+        (MASTER, {}, {**SCRAPED, "metricsPromExporterHost": "[fd00::1]"}, [Port(METRICS, "[fd00::1]:5557")]),
+        (SLAVE, {}, {**SCRAPED, "metricsPromExporterHost": "10.9.0.2"}, [Port(METRICS, "10.9.0.2:5557")]),
+        (MASTER, {}, {**SCRAPED, "metricsPromExporterHost": "127.0.0.1"}, []),  # that of its own machine, not of this one
+        (MASTER, {}, {**SCRAPED, "metricsPromExporterPort": "0"}, []),
+        (MASTER, {}, {**SCRAPED, "metricsExporterType": "DISABLE"}, []),
+        (
+            replace(MASTER, address="127.0.0.1:1"),
+            {},
+            {**SCRAPED, "metricsPromExporterHost": "127.0.0.1"},
+            [Port(METRICS, "127.0.0.1:5557")],
+        ),
+    ],
+)
+def test_the_ports_that_a_broker_announces(state, runtime, settings, ports):
+    assert announced_ports(state, runtime, settings) == ports
+
+
+@pytest.mark.parametrize(
+    ("state", "ports", "has_slaves", "level", "words"),
+    [
+        (MASTER, [Port(HA, "h:1")], True, Level.OK, "HA port h:1 takes connections"),
+        (MASTER, [Port(HA, "h:1", "Connection refused")], True, Level.FAILURE, "HA port h:1 is not reached from here: Connection refused"),
+        (replace(MASTER, slaves=["one"]), [Port(HA, "h:1", "no answer")], True, Level.WARNING, "HA port h:1 is not reached from here"),
+        (MASTER, [], True, Level.FAILURE, "it announces no HA port"),
+        (replace(MASTER, role="SYNC_MASTER"), [], False, Level.FAILURE, "it announces no HA port"),
+        (MASTER, [Port(METRICS, "h:2", "no answer")], False, Level.WARNING, "metrics port h:2 is not reached from here: no answer"),
+        (SLAVE, [Port(METRICS, "h:2")], True, Level.OK, "metrics port h:2 takes connections"),
+    ],
+)
+def test_each_port_is_named_with_what_is_wrong_with_it(state, ports, has_slaves, level, words):
+    (found,) = check_ports(BrokerFacts(state, ports=ports), has_slaves=has_slaves)
+    assert (found.level, bool(found.next_step)) == (level, level is not Level.OK)
+    assert found.text.startswith(words)
+
+
+def test_a_port_for_slaves_that_nobody_needs_is_no_trouble():
+    assert not list(check_ports(BrokerFacts(MASTER, ports=[Port(HA, "h:1", "Connection refused")]), has_slaves=False))
+    assert not list(check_ports(BrokerFacts(MASTER), has_slaves=False))
+    assert not list(check_ports(BrokerFacts(replace(MASTER, problem="no answer")), has_slaves=True))
+    found = check_brokers([BrokerFacts(MASTER), BrokerFacts(SLAVE)])
+    assert "it announces no HA port, so that no slave can follow it" in [one.text for one in found]
+
+
+def test_the_port_for_slaves_of_a_master_that_waits_for_them_is_tried(cli, serving, tmp_path, monkeypatch):
+    server = serving(
+        *("serve", "--port", "0", "--namesrv-port", "0", "--store", str(tmp_path / "mq")),
+        *("--set", "role=SYNC_MASTER", "--set", "ha_port=0"),
+    )
+    namesrv, broker = server.address["namesrv"], server.address["broker"]
+    reached = re.compile(rf"^ok +broker broker-a 0 at {broker}: HA port 127\.0\.0\.1:\d+ takes connections$", re.MULTILINE)
+    assert reached.search(cli("doctor", "--namesrv", namesrv).out)
+
+    async def refused(*_):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed")
+
+    monkeypatch.setattr(asyncio, "open_connection", refused)
+    done = cli("doctor", "--namesrv", namesrv)
+    assert done.code == 1
+    assert re.search(r"^failure  broker .*: HA port 127\.0\.0\.1:\d+ is not reached from here: Connection refused$", done.out, re.MULTILINE)
 
 
 def test_topics_that_nobody_can_send_to_are_named():
