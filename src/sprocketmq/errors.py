@@ -259,7 +259,8 @@ class BrokerError(FatalError):
     """A broker or nameserver refused the request with an error code for good."""
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
-        super().__init__(f"{address or 'the server'} refused with code {code}: {remark or 'no reason given'}")
+        reason = (remark or "").strip() or "no reason given"  # that of an unknown request begins with a blank
+        super().__init__(f"{address or 'the server'} refused with code {code}: {reason}")
         self.code = code
         self.remark = remark or ""
         self.address = address

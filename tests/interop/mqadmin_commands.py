@@ -109,7 +109,7 @@ CASES = (
     refused("addBroker", "-c {broker} -b /tmp/broker.conf", _CONTAINER),
     refused("removeBroker", "-c {broker} -b {cluster}:{broker_name}:0", _CONTAINER),
     refused("resetMasterFlushOffset", "-b {broker} -o 0", "acting masters"),
-    refused("exportPopRecord", "-b {broker} -d true", "POP consumers"),
+    refused("exportPopRecord", "-b {broker} -d true", "records of pops in RocksDB"),
     refused("getSyncStateSet", "-a {namesrv} -b {broker_name}", _CONTROLLER),
     refused("getControllerMetaData", "-a {namesrv}", _CONTROLLER),
     refused("getControllerConfig", "-a {namesrv}", _CONTROLLER),

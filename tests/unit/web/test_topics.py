@@ -212,5 +212,5 @@ async def test_changing_a_topic_waits_for_all_brokers():
     reader, _, _ = reader_over(
         "a", "b", timeout_s=30, topic_configs_on=by_broker(a={"t": TopicConfig("t")}, b=ConnectFailed("b:1", "broker", "refused"))
     )
-    with pytest.raises(ConfigError, match="not all brokers answer"):
+    with pytest.raises(ConfigError, match="not all brokers tell their topics"):
         await topics.alter_topic(reader, "t", queues=1, perm=6, message_type="", broker="")

@@ -87,14 +87,14 @@ async def topic_figures(reader: ClusterReader, names: list[str]) -> Json:
     """
     if len(names) > MAX_ROWS:
         raise ConfigError(f"ask for the figures of up to {MAX_ROWS} topics at once, not {len(names)}")
-    table, _ = await reader.topic_table()
-    figures = await all_of(_figures(reader, name, list(table.get(name, ()))) for name in names)
+    table, missing = await reader.topic_table()
+    figures = await all_of(_figures(reader, name, list(table.get(name, ())), missing) for name in names)
     return {"topics": dict(zip(names, figures, strict=True))}
 
 
-async def _figures(reader: ClusterReader, topic: str, brokers: list[str]) -> Json:
+async def _figures(reader: ClusterReader, topic: str, brokers: list[str], away: Mapping[str, str]) -> Json:
     if not brokers:
-        return {"unknown": {"": "no broker that answers has this topic: it may have been deleted"}}
+        return {"unknown": away or {"": "no broker has this topic: it may have been deleted"}}
     stats, missing = await reader.ask_all(lambda address: reader.admin.topic_stats_on(address, topic), brokers)
     numbers, no_numbers = await reader.ask_all(lambda address: reader.admin.counter_on(address, "TOPIC_PUT_NUMS", topic), brokers)
     sizes, _ = await reader.ask_all(lambda address: reader.admin.counter_on(address, "TOPIC_PUT_SIZE", topic), brokers)
@@ -182,7 +182,7 @@ async def topic_detail(reader: ClusterReader, topic: str) -> Json:
         "more_queues": max(0, len(queues) - MAX_QUEUES_SHOWN),
         "groups": groups[:MAX_GROUPS_SHOWN],
         "more_groups": max(0, len(groups) - MAX_GROUPS_SHOWN),
-        "figures": await _figures(reader, topic, list(configs)),
+        "figures": await _figures(reader, topic, list(configs), missing),
         "unknown": {**missing, **no_groups, **unknown},
     }
 
@@ -225,10 +225,11 @@ async def alter_topic(reader: ClusterReader, topic: str, *, queues: int, perm: i
     reader.forget()
     table, missing = await reader.topic_table()
     brokers = [name for name in table.get(topic, ()) if broker in ("", name)]
+    if missing and (not broker or broker in missing):
+        name = broker or min(missing)
+        raise ConfigError(f"not all brokers tell their topics ({name}: {missing[name]}): wait until they do, or choose another broker")
     if not brokers:
         raise TopicNotFound(topic)
-    if missing and not broker:
-        raise ConfigError(f"not all brokers answer ({', '.join(missing)}): change the topic when they do, or choose one broker")
     attributes = {"message.type": message_type} if message_type else {}
     try:
         for name in brokers:
