@@ -26,11 +26,15 @@ class IndexFileCheck:
     """One index file, read once from its first entry to its last, during which its chains are checked.
 
     Iterate over ``chunks``, then call ``finish``: after that ``findings`` has what is wrong in the file itself. Without a given number of
-    hash ``slots``, it is found from the content. Raises OSError.
+    hash ``slots``, it is found from the content. While a store is ``in_use`` its slots may point to entries that are newer than the header
+    was when it was read; these are left out. Raises OSError.
     """
 
-    def __init__(self, fs: FileSystem, path: str, findings: Findings, repair: str, *, slots: int | None = None) -> None:
+    def __init__(
+        self, fs: FileSystem, path: str, findings: Findings, repair: str, *, slots: int | None = None, in_use: bool = False
+    ) -> None:
         self.path = path
+        self._in_use = in_use
         self._findings = findings
         self._repair = repair
         self.next = 1
@@ -122,14 +126,19 @@ class IndexFileCheck:
         if self.next <= self.entries:  # an entry that cannot be right, which is reported already
             self.close()
             return
-        used = 0
+        used = newer = 0
         for first in range(0, self.slots, _CHUNK_ENTRIES):
             count = min(_CHUNK_ENTRIES, self.slots - first)
             data = self._file.pread(4 * count, INDEX_HEADER_BYTES + 4 * first)
             said = np.frombuffer(data.ljust(4 * count, b"\0"), INT32_DTYPE)
             expected = self._newest[first : first + count]
             used += int(np.count_nonzero(expected))
-            wrong = np.flatnonzero(said != expected)
+            unequal = said != expected
+            if self._in_use:
+                since = said > self.entries
+                newer += int(np.count_nonzero(since))
+                unequal &= ~since
+            wrong = np.flatnonzero(unequal)
             for i in wrong[:5].tolist():
                 kind = "orphan slot" if not expected[i] else "index slot"
                 what = f"slot {first + i} points to entry {said[i]}, the newest entry with such a hash is {expected[i] or 'none'}"
@@ -137,7 +146,7 @@ class IndexFileCheck:
             if len(wrong) > 5:
                 file_pos = INDEX_HEADER_BYTES + 4 * (first + int(wrong[5]))
                 self._report(ERROR, "index slot", file_pos, f"{len(wrong) - 5:,} more slots are wrong")
-        if used != self.used:
+        if used != self.used and not newer:
             self._report(WARNING, "index header", 32, f"the header counts {self.used} used slots, there are {used}")
         if self.entries and self._last != self.end:
             self._report(ERROR, "index header", 24, f"the header's last log offset is {self.end}, that of the last entry {self._last}")

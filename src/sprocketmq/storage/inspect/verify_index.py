@@ -45,7 +45,7 @@ class IndexChecks:
 
     def _open_each(self) -> Iterator[IndexFileCheck]:
         for name in self._names:
-            yield IndexFileCheck(self._store.fs, f"{self._store.root}/index/{name}", self._findings, self._repair)
+            yield IndexFileCheck(self._store.fs, f"{self._store.root}/index/{name}", self._findings, self._repair, in_use=self._in_use)
 
     def _next_entries(self) -> tuple[IndexFileCheck, int, NDArray[Any]] | None:
         """Return the next entries of all files, in order; None after the last."""

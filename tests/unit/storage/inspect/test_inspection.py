@@ -13,6 +13,8 @@ from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index.slot_count import hash_slots_of
+from sprocketmq.storage.inspect.findings import Findings
+from sprocketmq.storage.inspect.index_file_check import IndexFileCheck
 from sprocketmq.storage.inspect.index_items import index_chain
 from sprocketmq.storage.inspect.items import NotAStoreFile
 from sprocketmq.storage.inspect.overview import overview_of
@@ -327,3 +329,15 @@ def test_the_overview_of_a_store_whose_first_messages_expired(plain):
 def test_a_directory_inside_a_store_is_refused_with_a_hint(plain):
     with pytest.raises(NotAStoreFile, match=f"part of the store {plain}"):
         StoreDirectory(str(plain / "consumequeue" / "PlainA"))
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_slots_that_a_broker_writes_meanwhile_are_no_damage_of_a_store_in_use(tmp_path, in_use):
+    path = tmp_path / "index"
+    write_index(path, 64, 256, range(100, 180), 1000)
+    findings = Findings()
+    check = IndexFileCheck(REAL_FS, str(path), findings, "", in_use=in_use)
+    write_index(path, 64, 256, range(100, 200), 1000)
+    assert sum(len(entries) for _, entries in check.chunks()) == 80
+    check.finish()
+    assert bool(findings.found) is not in_use
