@@ -32,7 +32,7 @@ from sprocketmq.protocol.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, 
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.headers import SendBack, SendHeader
-from sprocketmq.protocol.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from sprocketmq.protocol.names import APACHE_TIMER_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from sprocketmq.protocol.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 # A message that failed n times before waits the delay of level 3 + n.
 FIRST_LEVEL = 3
 # No consumer can have got a message from these: it waits there for its time or its transaction.
-_PARKED_IN = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, "rmq_sys_wheel_timer", HALF_TOPIC, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
+_PARKED_IN = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, APACHE_TIMER_TOPIC, HALF_TOPIC, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
 _NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MASK
 
 

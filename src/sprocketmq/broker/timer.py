@@ -9,7 +9,7 @@ keeps the bits::
     heap                       ^   ^ ^           (delivery time, offset, topic)
 
 A start reads the delivery times from the records of those that wait. This is not Apache's timer wheel: Apache's broker does not deliver
-these messages, and this broker does not deliver what waits in a wheel.
+these messages, and a store in which some wait in a wheel is refused.
 """
 
 from base64 import b64decode, b64encode

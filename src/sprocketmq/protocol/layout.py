@@ -230,6 +230,50 @@ CHECKPOINT = CHECKPOINT_LAYOUT.struct
 CHECKPOINT_FILE_BYTES = 4096
 
 
+# --- Apache's timed messages ---
+#
+# One message of timerlog/*. magic: 1, with 2 to be parked anew, with 4 the marker of a recall; another number behind a file's last unit.
+#
+# 0     4          12       16             24         28           36        40           44         52
+# +-----+----------+--------+--------------+----------+------------+---------+------------+----------+
+# |size | previous | magic  | time of the  | due so   | log offset | size of | hash of    | reserved |
+# | i32 | of its   | i32    | wheel ms i64 | much     | of the     | the     | its topic  | i64      |
+# |     | slot i64 |        |              | later ms | record i64 | record  | i32        |          |
+# |     |          |        |              | i32      |            | i32     |            |          |
+# +-----+----------+--------+--------------+----------+------------+---------+------------+----------+
+#
+# config/timercheck
+#
+# 0              8                16              24                 32                                 56
+# +--------------+----------------+---------------+------------------+----------------------------------+
+# | what is due  | timerlog       | next message  | the same of the  | data version: state, time, count |
+# | earlier was  | flushed up to  | of the queue  | master i64       | 3 times i64                      |
+# | delivered ms | i64            | to take i64   |                  |                                  |
+# +--------------+----------------+---------------+------------------+----------------------------------+
+
+TIMER_UNIT_LAYOUT = Layout(
+    ("size", "i"),
+    ("previous", "q"),
+    ("magic", "i"),
+    ("wheel_ms", "q"),
+    ("later_ms", "i"),
+    ("log_offset", "q"),
+    ("record_size", "i"),
+    ("topic_hash", "i"),
+    ("reserved", "q"),
+)
+TIMER_MAGIC_MAX = 7
+TIMER_CHECKPOINT_LAYOUT = Layout(
+    ("delivered_ms", "q"),
+    ("flushed_pos", "q"),
+    ("queue_offset", "q"),
+    ("master_queue_offset", "q"),
+    ("state_version", "q"),
+    ("version_ms", "q"),
+    ("version_counter", "q"),
+)
+
+
 # --- a remoting command on the wire ---
 #
 # 0      4           5         8           8+H

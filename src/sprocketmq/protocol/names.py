@@ -14,8 +14,9 @@ DEFAULT_TOPIC = "TBW102"
 # The topic of the replies in a cluster is its name and this.
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-# Where our brokers park messages with a delivery time of their own; not the reference's rmq_sys_wheel_timer, whose files differ.
+# Where our brokers park messages with a delivery time of their own, and where Apache's do, whose other files differ.
 TIMER_TOPIC = "rmq_sys_sprocketmq_timer"
+APACHE_TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Where half messages wait for the outcome of their transactions; which of them have one; those that nobody could tell about.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

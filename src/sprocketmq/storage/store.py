@@ -22,10 +22,12 @@ from sprocketmq.errors import (
     StoreNotWritable,
     StoreWriteFailed,
 )
+from sprocketmq.protocol.names import APACHE_TIMER_TOPIC
 from sprocketmq.protocol.records import Record
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
+from sprocketmq.storage.foreign_timers import check_timer_log, check_timer_queue
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
@@ -96,16 +98,18 @@ class MessageStore:
         """Lock the directory, recover its contents and report the result. ``progress`` gets the bytes of log read and their total.
 
         Missing or damaged derived files are rebuilt. Raises StoreLocked when another broker has the directory, StoreNotWritable when it
-        cannot be created or written, StoreNotSupported when it is not a store or one that only Apache's broker reads, StoreDamaged
-        when the commit log itself is beyond recovery.
+        cannot be created or written, StoreNotSupported when it is not a store, one that only Apache's broker reads or one with messages
+        that only Apache's broker delivers, StoreDamaged when the commit log itself is beyond recovery.
         """
         began = self._clock.monotonic()
         try:
             check_directory(self._fs, self._root)
+            check_timer_log(self._fs, self._root)
             for name in ("", "/commitlog", "/consumequeue", "/config"):
                 self._fs.make_dirs(self._root + name)
             self._lock = DirectoryLock(self._fs, self._root)
             recovered = StoreRecovery(self._fs, self.config, self._log, self._table, self.index).run(progress)
+            check_timer_queue(self._fs, self._root, self.max_offset(APACHE_TIMER_TOPIC, 0))
             self._maintenance.start(recovered.snapshot, recovered.checkpoint)
             self._appender.start(recovered.last_log_offset, recovered.last_ms)
             self.epochs.load(self._log.committed_end)

@@ -511,3 +511,62 @@ def test_snapshots_with_any_numbers_in_them_are_read_or_refused(tmp_path):
         for value in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", rng.randbytes(4)):
             data = good[:at] + value + good[at + 4 :]
             Snapshot.decode(data + struct.pack(">i", crc32(data)))
+
+
+# When the timer log of the stores below was last read.
+DELIVERED_MS = 1_800_000_000_000
+
+
+def with_timers(originals, root, *, due_ms=(), queue_offset=0, queued=0):
+    """Make a store of Apache's broker with a timer log of messages due at some times, and a queue with ``queued`` timed messages."""
+    shutil.copytree(originals["plain"], root)
+    units = b"".join(struct.pack(">iqiqiqiiq", 52, -1, 1, due - 5000, 5000, 0, 100, 1, 0) for due in due_ms)
+    (root / "timerwheel").write_bytes(bytes(32))
+    (root / "timerlog").mkdir()
+    (root / "timerlog" / ("0" * 20)).write_bytes(units.ljust(1 << 20, b"\0"))
+    (root / "config" / "timercheck").write_bytes(
+        struct.pack(">7q", DELIVERED_MS, len(units), queue_offset, queue_offset, 0, 0, 0).ljust(4096, b"\0")
+    )
+    if queued:
+        store = MessageStore(StoreConfig(root, preallocate=False))
+        wheel = (root / "timerwheel").rename(root / "wheel")
+        store.open()
+        for _ in range(queued):
+            store.stage_message("rmq_sys_wheel_timer", 0, b"timed", b"", tags_code=0, born_timestamp_ms=1, born_host=HOST)
+        store.commit()
+        store.close()
+        wheel.rename(root / "timerwheel")
+    return root
+
+
+@pytest.mark.parametrize("due_ms", [[DELIVERED_MS], [DELIVERED_MS + 60_000, DELIVERED_MS - 1000]])
+def test_timed_messages_that_wait_for_apaches_broker_are_refused_with_a_next_step(originals, tmp_path, due_ms):
+    root = with_timers(originals, tmp_path / "store", due_ms=due_ms, queue_offset=len(due_ms), queued=len(due_ms))
+    message = refused(root)
+    assert f"{root}/timerwheel: timed messages of this store wait" in message
+    assert "run Apache's broker until they are delivered" in message
+    (root / "timerwheel").rename(tmp_path / "elsewhere")
+    opens(root)
+
+
+def test_timed_messages_that_are_not_in_the_timer_log_yet_are_refused(originals, tmp_path):
+    root = with_timers(originals, tmp_path / "store", due_ms=[DELIVERED_MS - 1000], queue_offset=1, queued=2)
+    with pytest.raises(StoreNotSupported, match="timed messages of this store wait"):
+        opens(root)
+
+
+def test_timed_messages_are_refused_without_a_checkpoint_of_them(originals, tmp_path):
+    root = with_timers(originals, tmp_path / "store", due_ms=[DELIVERED_MS - 1000], queue_offset=1, queued=1)
+    (root / "config" / "timercheck").write_bytes(b"short")
+    assert "timed messages of this store wait" in refused(root)
+
+
+@pytest.mark.parametrize("due_ms", [[], [DELIVERED_MS - 1000] * 20_000])
+def test_a_timer_wheel_of_which_all_is_delivered_is_fine(originals, tmp_path, due_ms):
+    opens(with_timers(originals, tmp_path / "store", due_ms=due_ms, queue_offset=min(len(due_ms), 7), queued=min(len(due_ms), 7)))
+
+
+def opens(root):
+    store = MessageStore(StoreConfig(root, preallocate=False))
+    store.open()
+    store.close()

@@ -16,10 +16,10 @@ from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import DataVersion, DelayOffsets, TimerMetrics
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
+from sprocketmq.protocol.layout import TIMER_CHECKPOINT_LAYOUT
 
 KNOWN_VERSION, UNCHANGED, WITH_TIMERS = "knownVersion", "unchanged", "withTimers"
-# Apache's checkpoint of a timer wheel: read time, flushed position of its log, two queue offsets, and a data version of three numbers.
-_NO_CHECKPOINT = bytes(56)
+_NO_CHECKPOINT = bytes(TIMER_CHECKPOINT_LAYOUT.size)
 
 Answer = Callable[[ServerConnection, Command], None]
 
