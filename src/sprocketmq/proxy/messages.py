@@ -47,6 +47,8 @@ DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 # Names that are fields of their own in the API, or the broker's business.
 NOT_FOR_USERS = RESERVED | {SHARDING_KEY, PRIORITY, TRACE_CONTEXT, BORN_HOST, BORN_TIMESTAMP, ORIGIN_GROUP}
 
+NO_NAMESPACES = "this endpoint has no namespaces; leave the client's setting for them empty"
+
 TYPE_ATTRIBUTE = "message.type"
 # What topics of the type MIXED take, as clients are told.
 MIXED = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
@@ -55,9 +57,16 @@ _JUMP = 2862933555777941757
 _MASK = (1 << 64) - 1
 
 
+def name_of(resource: Proto, refused_with: Code) -> str:
+    """Return the name of a topic or group. Raises Refused when it is to be one of a namespace, as brokers know none."""
+    if resource.resource_namespace:
+        raise Refused(refused_with, f"{resource.name!r} is asked for in namespace {resource.resource_namespace!r}: {NO_NAMESPACES}")
+    return str(resource.name)
+
+
 def topic_of(resource: Proto) -> str:
     """Return the topic that a request names. Raises Refused."""
-    name = str(resource.name)
+    name = name_of(resource, Code.ILLEGAL_TOPIC)
     try:
         check_send_topic(name)
     except InvalidName as e:

@@ -79,7 +79,7 @@ class Sender:
         if not request.messages or len(request.messages) > MAX_MESSAGES:
             raise Refused(Code.BAD_REQUEST, f"a request has 1 to {MAX_MESSAGES} messages")
         topic = topic_of(request.messages[0].topic)
-        if any(message.topic.name != topic for message in request.messages):
+        if any(message.topic != request.messages[0].topic for message in request.messages):
             raise Refused(Code.BAD_REQUEST, "all messages of a request go to one topic")
         prepared = []
         allowed = types_of((await upstream.topic_config(topic)).attributes)

@@ -19,9 +19,9 @@ from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import check_group
-from sprocketmq.proxy.clients import Clients, Identity, KnownClient, answered
+from sprocketmq.proxy.clients import MAX_COMMANDS, Clients, Identity, KnownClient, answered
 from sprocketmq.proxy.codes import OK, AddressScheme, Code, Permission, Refused, status, status_of
-from sprocketmq.proxy.messages import topic_of, types_of
+from sprocketmq.proxy.messages import NO_NAMESPACES, name_of, topic_of, types_of
 from sprocketmq.proxy.receiving import Popped, Receiver, checked_invisible, times_of
 from sprocketmq.proxy.renewals import INVISIBLE_S, SWEEP_S, Renewals
 from sprocketmq.proxy.schema import (
@@ -52,6 +52,8 @@ from sprocketmq.security.login_limits import DELAY_S, LoginLimits, Penalty
 log = logging.getLogger(__name__)
 
 EXPIRE_S = 10.0
+# A telemetry stream is for settings, which clients send at once.
+SETTINGS_WITHIN_S = 30.0
 MAX_ACKS = 1_000
 MAX_LOGGED_NAME = 64
 # A change to no time at all, as Node's client asks for when a listener fails: brokers want some time.
@@ -112,6 +114,8 @@ class MessagingService:
         self._refusals = PeerLog(log, clock.monotonic)
         self._limits = LoginLimits(clock.monotonic)
         self.clients = Clients(clock)
+        # Telemetry streams that have brought no settings that can be, by their commands, and since when.
+        self._unsettled: dict[asyncio.Queue[Proto | None], float] = {}
         self._sender = Sender(self.clients)
         self._receiver = Receiver(self._background)
         self.renewals = Renewals(self._receiver, self.clients, clock)
@@ -156,6 +160,13 @@ class MessagingService:
     def _expire(self) -> None:
         for client in self.clients.expire():
             self._forget_topics(client.identity.user, client.topics)
+        late = self._clock.monotonic() - SETTINGS_WITHIN_S
+        problem = f"the stream has brought no settings that can be within {SETTINGS_WITHIN_S:g} s"
+        for commands in [commands for commands, since in self._unsettled.items() if since <= late]:
+            if commands.qsize() <= MAX_COMMANDS - 2:  # else the client reads nothing; perhaps it does before the next time
+                del self._unsettled[commands]
+                commands.put_nowait(TelemetryCommand(status=status(Code.UNRECOGNIZED_CLIENT_TYPE, problem)))
+                commands.put_nowait(None)
 
     def _forget_topics(self, user: str, topics: list[str]) -> None:
         """Have brokers know no producer of those of ``topics`` that no client of the user produces any more."""
@@ -173,6 +184,8 @@ class MessagingService:
         client_id = metadata.get("x-mq-client-id", "").strip()
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the call has no x-mq-client-id")
+        if namespace := metadata.get("x-mq-namespace", "").strip():
+            raise Refused(Code.BAD_REQUEST, f"x-mq-namespace is {namespace!r}: {NO_NAMESPACES}")
         try:
             user = self._users.authenticate(metadata)
         except Refused as e:
@@ -256,12 +269,14 @@ class MessagingService:
         except SprocketError as e:
             yield TelemetryCommand(status=status_of(e))
             return
-        commands: asyncio.Queue[Proto | None] = asyncio.Queue(100)
+        commands: asyncio.Queue[Proto | None] = asyncio.Queue(MAX_COMMANDS)
+        self._unsettled[commands] = self._clock.monotonic()
         reading = self._background.spawn(self._read_telemetry(caller, requests, commands), "a telemetry stream", awaited=True)
         try:
             while (command := await commands.get()) is not None:
                 yield command
         finally:
+            self._unsettled.pop(commands, None)
             await self._background.end(reading)
             client = self.clients.get(caller.identity)
             if client is not None and client.commands is commands:
@@ -297,6 +312,7 @@ class MessagingService:
                     caller.upstream.produces(topic)
             answer = answered(settings, group)
             client.settings = answer
+            self._unsettled.pop(commands, None)
         except SprocketError as e:
             return TelemetryCommand(status=status_of(e), settings=settings)
         return TelemetryCommand(status=OK, settings=answer)
@@ -445,7 +461,7 @@ def _serialized(message: Proto) -> bytes:
 
 def _group(resource: Proto) -> str:
     try:
-        return check_group(str(resource.name))
+        return check_group(name_of(resource, Code.ILLEGAL_CONSUMER_GROUP))
     except SprocketError as e:
         raise Refused(Code.ILLEGAL_CONSUMER_GROUP, str(e)) from None
 

@@ -12,6 +12,7 @@ from tests.ports import address_of, hold
 from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.consume.pull_requests import PullStatus
 from sprocketmq.client.credentials import NO_SECURITY
+from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import NameserverUnavailable, PortInUse
 from sprocketmq.net.address import parse_address
@@ -19,6 +20,7 @@ from sprocketmq.protocol.credentials import Credentials
 from sprocketmq.proxy.codes import ClientType, Code, MessageType, Permission
 from sprocketmq.proxy.schema import MESSAGES, SERVICE, duration, timestamp
 from sprocketmq.proxy.server import EndpointServer
+from sprocketmq.proxy.service import SETTINGS_WITHIN_S
 from sprocketmq.proxy.upstream import Upstream
 from sprocketmq.proxy.users import Users
 from sprocketmq.testing import eventually
@@ -142,6 +144,21 @@ async def test_a_route_leads_to_the_endpoint(endpoint, caller):
     assert list(queue.accept_message_types) == [MessageType.DELAY]
 
 
+async def test_an_address_that_nobody_listens_at_is_told_to_the_client_that_named_it_alone(endpoint, caller):
+    with hold() as held:
+        host, port = held.getsockname()
+        request = topic_request("QueryRoute", "orders")
+        request.endpoints.addresses.add(host=host, port=port)
+        answer = await caller.call("QueryRoute", request)
+        assert {(one.host, one.port) for queue in answer.message_queues for one in queue.broker.endpoints.addresses} == {(host, port)}
+        assert (await caller.call("SendMessage", sending(message("orders")))).status.code == Code.OK
+        other = topic_request("QueryRoute", "orders")
+        other.endpoints.addresses.add(host="127.0.0.1", port=parse_address(endpoint.address)[1])
+        answer = await Caller(endpoint.address, "client-2", caller.channel).call("QueryRoute", other)
+        told = {(one.host, one.port) for queue in answer.message_queues for one in queue.broker.endpoints.addresses}
+        assert told == {parse_address(endpoint.address)}
+
+
 async def test_an_advertised_address(mq):
     server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}), advertised="10.0.0.7:8081")
     await server.start()
@@ -216,6 +233,32 @@ async def test_messages_that_cannot_be(caller, messages, code):
 async def test_a_client_without_an_id(caller):
     answer = await caller.call("QueryRoute", topic_request("QueryRoute", "orders"), metadata=(("x-mq-client-id", " "),))
     assert answer.status.code == Code.CLIENT_ID_REQUIRED
+
+
+async def test_a_client_of_a_namespace(caller):
+    metadata = (("x-mq-client-id", "client-1"), ("x-mq-namespace", "tenant"))
+    answer = await caller.call("QueryRoute", topic_request("QueryRoute", "orders"), metadata=metadata)
+    assert (answer.status.code, "'tenant': this endpoint has no namespaces" in answer.status.message) == (Code.BAD_REQUEST, True)
+    metadata = (("x-mq-client-id", "client-1"), ("x-mq-namespace", ""))
+    assert (await caller.call("QueryRoute", topic_request("QueryRoute", "orders"), metadata=metadata)).status.code == Code.OK
+
+
+async def test_topics_and_groups_of_a_namespace(caller):
+    route = topic_request("QueryRoute", "orders")
+    route.topic.resource_namespace = "tenant"
+    assert (await caller.call("QueryRoute", route)).status.code == Code.ILLEGAL_TOPIC
+    assignment = topic_request("QueryAssignment", "orders")
+    assignment.group.name, assignment.group.resource_namespace = "g", "tenant"
+    answer = await caller.call("QueryAssignment", assignment)
+    assert (answer.status.code, "'tenant'" in answer.status.message) == (Code.ILLEGAL_CONSUMER_GROUP, True)
+    second = message("orders", message_id="id-2")
+    second.topic.resource_namespace = "tenant"
+    assert (await caller.call("SendMessage", sending(message("orders"), second))).status.code == Code.BAD_REQUEST
+    settings = consumer("g")
+    settings.subscription.group.resource_namespace = "tenant"
+    stream, answer = await caller.settle(settings)
+    assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
+    stream.cancel()
 
 
 async def test_a_method_that_is_not_there(caller):
@@ -298,6 +341,54 @@ async def test_a_stream_that_never_sends_settings_ends_with_the_endpoint(mq):
             pass
         raise grpc.aio.AioRpcError(grpc.StatusCode.OK, None, None)
     await caller.channel.close()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_stream_that_brings_no_settings_in_time_is_ended(mq, monkeypatch, refused):
+    monkeypatch.setattr("sprocketmq.proxy.service.EXPIRE_S", 0.02)
+    clock = ManualClock()
+    server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}), clock=clock)
+    await server.start()
+    settled, silent = Caller(server.address, "settled"), Caller(server.address, "silent")
+    kept, _ = await settled.settle(producer("orders"))
+    stream, _ = await silent.settle(consumer("g", "a b")) if refused else (silent.telemetry(), None)
+    await stream.initial_metadata() if refused else await stream.wait_for_connection()
+    reading = asyncio.create_task(stream.read())
+
+    def time_passes():
+        clock.advance(SETTINGS_WITHIN_S)
+        return reading.done()
+
+    await eventually(time_passes)
+    ended = await reading
+    assert (ended.status.code, "no settings" in ended.status.message) == (Code.UNRECOGNIZED_CLIENT_TYPE, True)
+    assert await stream.read() is grpc.aio.EOF
+    assert not kept.done()
+    for one in (settled, silent):
+        await one.channel.close()
+    await server.stop()
+
+
+async def test_the_number_of_calls_under_way_is_bounded(mq, monkeypatch):
+    monkeypatch.setattr("sprocketmq.proxy.server.MAX_CALLS", 2)
+    server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}))
+    await server.start()
+    caller = Caller(server.address)
+    streams = [(await caller.settle(producer("orders")))[0] for _ in range(2)]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await caller.call("QueryRoute", topic_request("QueryRoute", "orders"))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    streams[0].cancel()
+
+    async def is_served():
+        try:
+            return (await caller.call("QueryRoute", topic_request("QueryRoute", "orders"))).status.code == Code.OK
+        except grpc.aio.AioRpcError:
+            return False
+
+    await eventually(is_served)
+    await caller.channel.close()
+    await server.stop()
 
 
 # --- receipts ---
