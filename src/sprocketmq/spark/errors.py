@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sprocketmq._version import __version__
 from sprocketmq.errors import ConfigError, FatalError, SprocketError
 from sprocketmq.spark.version_checks import INSTALL
 
@@ -34,7 +35,21 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 # Patterns of Spark's text for problems of the environment, and the advice to give. {0} and so on are the groups of the pattern.
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
-        re.compile(r"No module named '((?:pyarrow|pandas|numpy|sprocketmq|pyspark)[\w.]*)'"),
+        re.compile(r"PYTHON_VERSION_MISMATCH\W+Python in worker has different version: ([\d.]+) than that in driver: ([\d.]+)"),
+        (
+            "the driver has Python {1}, and an executor has Python {0}: set PYSPARK_PYTHON to a Python {1} that has sprocketmq[spark] on"
+            " every executor"
+        ),
+    ),
+    (
+        re.compile(r"No module named '(sprocketmq\.[\w.]+)'"),
+        (
+            f"the sprocketmq of an executor lacks {{0}}: install sprocketmq[spark] {__version__}, which the driver has, in the Python of"
+            " all executors (PYSPARK_PYTHON)"
+        ),
+    ),
+    (
+        re.compile(r"No module named '((?:pyarrow|pandas|numpy|sprocketmq(?!\.)|pyspark)[\w.]*)'"),
         f"the Python of Spark's workers has no package {{0}}: run {INSTALL} there, or set PYSPARK_PYTHON to the Python that has it",
     ),
     (

@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from sprocketmq import __version__
 from sprocketmq.errors import ConfigError, FatalError, TopicNotFound
 from sprocketmq.spark import errors
 from sprocketmq.spark.errors import brief, explain, in_one_sentence
@@ -104,6 +105,18 @@ def test_what_spark_says_about_itself_comes_without_its_stack(text, sentence):
     ("text", "named"),
     [
         (WORKER_TRACEBACK.format(last="ModuleNotFoundError: No module named 'pyarrow'"), ["pyarrow", "pip install", "PYSPARK_PYTHON"]),
+        (
+            WORKER_TRACEBACK.format(last="ModuleNotFoundError: No module named 'sprocketmq.spark.later'"),
+            ["executor lacks sprocketmq.spark.later", f"sprocketmq[spark] {__version__}, which the driver has"],
+        ),
+        (
+            WORKER_TRACEBACK.format(
+                last="pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version:"
+                " 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions.\nPlease check environment variables"
+                " PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON are correctly set."
+            ),
+            ["the driver has Python 3.11, and an executor has Python 3.12", "set PYSPARK_PYTHON"],
+        ),
         (
             WORKER_TRACEBACK.format(last="ModuleNotFoundError: No module named 'sprocketmq'"),
             ["sprocketmq", "pip install", "PYSPARK_PYTHON"],

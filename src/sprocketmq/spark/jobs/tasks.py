@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from sprocketmq._version import __version__
 from sprocketmq.errors import ConfigError, FatalError, StoreNotWritable
+from sprocketmq.spark.same_version import check_driver_version
 
 if TYPE_CHECKING:
     import threading
@@ -115,7 +117,10 @@ def run_tasks(
     outcome: list[tuple[int, R]] = []
     failed: list[BaseException] = []
 
+    driver = __version__
+
     def one(pair: tuple[int, T]) -> tuple[int, R]:
+        check_driver_version(driver)
         return pair[0], work(pair[1], done.add)
 
     def run() -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from sprocketmq.errors import FatalError, RetriableError, SprocketError
 from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.same_version import SameVersion
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.sink.dead_letters import DeadLetters
 from sprocketmq.spark.sink.encode import BatchLimits, RowEncoder
@@ -55,7 +56,7 @@ class WrittenRows(WriterCommitMessage):
     dead_letter_file: str | None = None
 
 
-class _Sink:
+class _Sink(SameVersion):
     """The common part of both sinks. Options and columns are checked in the driver; ``write`` runs in a task."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:

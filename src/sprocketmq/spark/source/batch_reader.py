@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sprocketmq.spark.option_values import OptionError
+from sprocketmq.spark.same_version import SameVersion
 from sprocketmq.spark.source.offsets import name_queue, name_some, settle
 from sprocketmq.spark.source.options import ReadOptions
 from sprocketmq.spark.source.partitions import (
@@ -21,7 +22,7 @@ from sprocketmq.spark.source.planning import MeanSizes, cut_ranges, ranges_betwe
 from sprocketmq.spark.source.starting import queues_to_start_with, starting_offsets
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SameVersion, DataSourceReader):
     """Reads from the starting to the ending offsets, both resolved when the DataFrame is first used.
 
     Filter pushdown is not implemented: Spark 4.3 reuses the plan of one query for the next on the same DataFrame, with other filters.

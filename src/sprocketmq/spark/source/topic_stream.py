@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sprocketmq.errors import NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.spark.same_version import SameVersion
 from sprocketmq.spark.source.offsets import Offsets, check_same_topics, decode_offsets, decode_partitions, encode_offsets, name_queue
 from sprocketmq.spark.source.options import ReadOptions
 from sprocketmq.spark.source.partitions import (
@@ -43,7 +44,7 @@ IDLE_REST = 9
 MAX_REST_S = 0.1
 
 
-class TopicStream(DataSourceStreamReader):
+class TopicStream(SameVersion, DataSourceStreamReader):
     """Reads new messages, micro-batch by micro-batch. Subclasses have the methods that versions of Spark differ in.
 
     A micro-batch depends only on the offsets in Spark's checkpoint. The state here is a cache that saves requests; a restarted query builds

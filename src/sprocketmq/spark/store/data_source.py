@@ -10,6 +10,7 @@ from sprocketmq.arrow.store.pieces import Piece
 from sprocketmq.arrow.store.reading import StoreReader
 from sprocketmq.arrow.store.tables import StoreOptions
 from sprocketmq.errors import ConfigError
+from sprocketmq.spark.same_version import SameVersion
 from sprocketmq.spark.sessions.worker_gc import settle_worker
 from sprocketmq.spark.store.options import parse_store_options, store_spark_schema
 from sprocketmq.spark.store.starting import check_paths, plan_store
@@ -54,7 +55,7 @@ class StorePartition(InputPartition):
         super().__init__(tuple(pieces))
 
 
-class StoreBatchReader(DataSourceReader):
+class StoreBatchReader(SameVersion, DataSourceReader):
     """Reads the data that the files hold when the query is planned."""
 
     def __init__(self, options: StoreOptions) -> None:
