@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -255,6 +256,20 @@ def test_topics_and_days_are_partitions_and_no_columns_of_the_files(tmp_path):
     got = sorted(zip(table["topic"].to_pylist(), table["queueOffset"].to_pylist(), table["date"].to_pylist(), strict=True))
     day = [str(np.datetime64(BEGAN_US + offset * HOUR_US, "us").astype("datetime64[D]")) for offset in range(40)]
     assert got == sorted((topic, offset, day[offset]) for topic in ("%DLQ%orders", "2025") for offset in range(40))
+
+
+@pytest.mark.parametrize("partition_by", [None, ("date",)])
+def test_polars_reads_a_table_as_the_guide_says(tmp_path, topics, monkeypatch, partition_by):
+    run(tmp_path / "tables/orders", topics, partition_by=partition_by)
+    guide = (Path(__file__).parents[3] / "docs/guide/pipeline-land.md").read_text(encoding="utf-8")
+    (pattern, options) = re.search(r'polars\.read_parquet\("(.+)", (hive_partitioning=True)\)', guide).groups()
+    monkeypatch.chdir(tmp_path)
+    frame = pl.read_parquet(pattern, **{name: value == "True" for name, value in [options.split("=")]})
+    assert sorted(frame.select(COLUMNS[:3]).iter_rows()) == topics.all()
+    assert frame["batch"].unique().sort().to_list() == [1, 2, 3]
+    assert ("date" in frame.columns) == (partition_by is not None)
+    with pytest.raises(pl.exceptions.PolarsError):
+        pl.read_parquet("tables/orders")  # what the pattern is for
 
 
 def test_what_failed_and_doubled_attempts_wrote_is_not_in_the_table(tmp_path, topics):
