@@ -65,8 +65,9 @@ def client_sources(where: Path) -> Path:
     """Make the directory that sprocketmq-client is built from, and return it."""
     where.mkdir()
     shutil.copy(CLIENT, where / "pyproject.toml")
-    for name in ("README.md", "LICENSE"):
-        shutil.copy(ROOT / name, where)
+    (where / "deploy").mkdir()
+    for name in ("README.md", "LICENSE", "deploy/package_page.py"):
+        shutil.copy(ROOT / name, where / name)
     parts = tomllib.loads(CLIENT.read_text(encoding="utf-8"))["tool"]["sprocketmq"]["parts"]
     package = where / "src/sprocketmq"
     package.mkdir(parents=True)

@@ -163,4 +163,5 @@ def test_the_dashboard_of_a_pod_starts(serve, rocketmq):
 def test_what_the_image_needs_is_not_left_out_of_its_context():
     kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert {"src", "pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]} <= kept
+    page = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["path"]
+    assert {"src", "pyproject.toml", "README.md", page, *project["project"]["license-files"]} <= kept

@@ -1,5 +1,7 @@
 """Sdist and wheel: complete, nothing too much, and at work where nothing of the repository is in reach."""
 
+import email
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from deploy.dist import CLIENT_LIMIT, CLIENT_STEPS, FIRST_STEPS, client_sources, size
+from deploy.package_page import absolute
 from deploy.release_notes import CHANGELOG, section
 
 from sprocketmq import __version__, errors
@@ -61,6 +64,53 @@ def test_the_sdist_has_what_builds_and_tests_it(packages):
     assert not [name for name in names if re.search(r"(^|/)(\.venv|__pycache__|\.hypothesis|\.mypy_cache)(/|$)", name)]
 
 
+def page_of(wheel):
+    """Return what a package index shows of a wheel: the links to the repository, and the README."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
+    return urls, metadata.get_payload(decode=True).decode()
+
+
+@pytest.mark.parametrize("distribution", ["sprocketmq", "sprocketmq-client"])
+def test_a_release_shows_a_readme_whose_links_lead_to_its_tag(tmp_path, distribution):
+    sources = ROOT if distribution == "sprocketmq" else client_sources(tmp_path / "sources")
+    on_github = os.environ | {"GITHUB_SERVER_URL": "https://git.example", "GITHUB_REPOSITORY": "some/where", "GITHUB_REF_NAME": "v1.2"}
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), str(sources), cwd=tmp_path, env=on_github)
+    (wheel,) = tmp_path.glob("*.whl")
+    urls, shown = page_of(wheel)
+    assert urls == {
+        "Source": "https://git.example/some/where",
+        "Documentation": "https://git.example/some/where/blob/v1.2/docs/guide/getting-started.md",
+        "Changelog": "https://git.example/some/where/blob/v1.2/CHANGELOG.md",
+        "Issues": "https://git.example/some/where/issues",
+    }
+    targets = re.findall(r"\]\(([^)]*)\)|(?:src|href)=[\"']([^\"']*)", shown)
+    assert len(targets) > 20
+    for target in ("".join(pair) for pair in targets):
+        assert target.startswith(("https://", "#")), target
+        if target.startswith("https://git.example"):
+            kind, _, path = target.removeprefix("https://git.example/some/where/").partition("/v1.2/")
+            assert kind == ("raw" if path.endswith((".svg", ".png", ".gif")) else "blob"), target
+            assert (ROOT / path.partition("#")[0]).exists(), target
+
+
+def test_a_package_that_is_built_elsewhere_names_no_repository(client_wheel):
+    urls, shown = page_of(client_wheel)
+    assert urls == {}
+    assert shown.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+
+
+def test_links_around_images_and_links_of_their_own_are_told_apart():
+    text = "[![demo](docs/demo.gif)](docs/demo.md) [home](https://example.org) [below](#below) ![a](b.svg) [c](d/e.md#f)"
+    assert absolute(text, "https://h/o/r", "v1") == (
+        "[![demo](https://h/o/r/raw/v1/docs/demo.gif)](https://h/o/r/blob/v1/docs/demo.md) [home](https://example.org) [below](#below)"
+        " ![a](https://h/o/r/raw/v1/b.svg) [c](https://h/o/r/blob/v1/d/e.md#f)"
+    )
+
+
 @pytest.mark.parametrize("kind", ["whl", "tar.gz"])
 def test_a_package_works_where_it_is_installed(packages, tmp_path, kind):
     (package,) = packages.glob(f"*.{kind}")
@@ -86,7 +136,8 @@ def client_wheel(tmp_path_factory):
     """Return the wheel of sprocketmq-client, built without the network."""
     where = tmp_path_factory.mktemp("client")
     sources = client_sources(where / "sources")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(where), str(sources), cwd=where)
+    elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(where), str(sources), cwd=where, env=elsewhere)
     (wheel,) = where.glob("*.whl")
     return wheel
 
