@@ -40,6 +40,13 @@ def read_store(
     Damage raises StoreDamaged; with ``on_corrupt="skip"`` it is left out and logged, with ``"report"`` it becomes a row whose column
     ``corrupt`` states file, offset, length and problem. ``verify_crc`` compares checksums of bodies, too. Raises ConfigError for arguments
     that cannot be and for a path without a store.
+
+    Example::
+
+        from sprocketmq import arrow
+
+        table = arrow.read_store("mq", topics=["orders"], columns=["topic", "body"]).to_table()
+        print(table.num_rows)
     """
     if table not in TABLES:
         raise ConfigError(f"there is no table {table!r}; the tables are {', '.join(TABLES)}")

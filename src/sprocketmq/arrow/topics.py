@@ -96,6 +96,13 @@ def read_topic(
     raised. A broker that does not answer is asked again for 30 seconds. Messages that are gone raise MessagesMissing, unless ``missing`` is
     ``"skip"``. Raises ConfigError and InvalidName for arguments that cannot be. ``namesrv``, ``credentials``, ``tls`` and ``secure`` as for
     PullConsumer.
+
+    Example::
+
+        from sprocketmq import arrow
+
+        table = arrow.read_topic("orders", namesrv="127.0.0.1:9876", columns=["queueId", "queueOffset", "body"]).to_table()
+        print(table.num_rows, table.schema.names)
     """
     plan = _plan(topic, columns, tags, missing, batch_rows, group)
     _check_point("start", start)
@@ -122,6 +129,15 @@ def follow(
 
     Each batch has messages of one queue, in order; queues are read side by side. Queues that the topic gets later are read from their
     first message. Raises TopicGone when the topic is deleted; else as ``read_topic``, which also explains the arguments.
+
+    Example::
+
+        from sprocketmq import arrow
+
+        with arrow.follow("orders", namesrv="127.0.0.1:9876", start="first") as batches:
+            for batch in batches:
+                print(batch.num_rows)
+                break  # it would wait for more
     """
     plan = _plan(topic, columns, tags, missing, batch_rows, group)
     _check_point("start", start)

@@ -75,6 +75,16 @@ class LocalCluster:
     ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
     make its own; in the child ``stop`` does nothing. A cluster still running when the main thread ends is stopped then.
+
+    Example::
+
+        from sprocketmq import Message, sync
+        from sprocketmq.embedded import LocalCluster
+
+        with LocalCluster() as mq, sync.Producer("shop", namesrv=mq.namesrv) as producer:
+            mq.create_topic("orders", queues=4)
+            producer.send(Message("orders", b"3 apples"))
+            print([message.body for message in mq.messages("orders", count=1)])
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import inspect
 import os
 import threading
 import warnings
@@ -190,6 +191,7 @@ def blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> 
         self._open_thread()
         return self._call(method(self._client, *args, **kwargs))
 
+    call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # which awaits
     return call
 
 

@@ -36,7 +36,15 @@ class _Held:
 
 
 class Producer(Face[client.Producer]):
-    """``sprocketmq.Producer`` for blocking code; takes the same arguments."""
+    """``sprocketmq.Producer`` for blocking code; takes the same arguments.
+
+    Example::
+
+        from sprocketmq import Message, sync
+
+        with sync.Producer("shop", namesrv="127.0.0.1:9876") as producer:
+            print(producer.send(Message("orders", b"3 apples")).queue_offset)
+    """
 
     @arguments_of(client.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -50,6 +50,14 @@ class TopicAdmin(SingleBrokerAdmin):
 
         ``perm`` is the sum of 4 (read) and 2 (write). ``attributes`` are such as ``{"queue.type": "BatchCQ"}``; those that a topic has
         already are not sent again, as brokers refuse that for immutable ones. Returns when the nameservers know the topic.
+
+        Example::
+
+            from sprocketmq import AdminClient
+
+            async with AdminClient(namesrv="127.0.0.1:9876") as admin:
+                await admin.create_topic("clicks", queues=4, attributes={"queue.type": "BatchCQ"})
+                print("clicks" in await admin.topics())
         """
         check_topic(topic)
         if is_system_topic(topic):

@@ -166,6 +166,15 @@ class PullConsumer(Client):
         kind. When there is no message yet, the broker waits up to ``wait_ms`` for one (Apache's rounds short waits up to 5 s);
         ``timeout_s`` is the time for the response beyond that. An offset out of range is no error: see PullStatus. Raises TopicNotFound,
         BrokerError, BrokerBusy, ConnectFailed, ConnectionLost, RequestTimeout; ConfigError for invalid arguments.
+
+        Example::
+
+            from sprocketmq import PullConsumer
+
+            async with PullConsumer("report", namesrv="127.0.0.1:9876") as consumer:
+                for queue in await consumer.queues("orders"):
+                    result = await consumer.pull(queue, await consumer.min_offset(queue))
+                    print(queue, result.status.name, [message.body for message in result.messages])
         """
         self._instance.check()
         check_queue(queue)

@@ -288,6 +288,16 @@ class PushConsumer(Client):
 
         A batch counts as consumed when the loop asks for the next one. A batch whose loop is left by ``break`` or an exception does not: it
         is handed out again, here at once or after a restart; call ``batch.ack()`` before ``break``. Several tasks may iterate.
+
+        Example::
+
+            from sprocketmq import PushConsumer
+
+            async with PushConsumer("billing", "orders", namesrv="127.0.0.1:9876", consume_from="first") as consumer:
+                async for batch in consumer.batches():
+                    print([message.body for message in batch])
+                    batch.ack()
+                    break  # one is enough here
         """
         self._instance.check()
         return Batches(self, self._instance, self.ready, self.outcomes, self.hooks)
@@ -298,6 +308,20 @@ class PushConsumer(Client):
         Starts at once and returns the task that runs until the consumer is closed; awaiting it raises the error that ended it earlier.
         Batches of one queue may be handled side by side and end in any order, unless the consumer is orderly. A plain function runs on the
         event loop and must not block. The handler's return value is ignored (with one warning, as it may be a mistake).
+
+        Example::
+
+            from sprocketmq import PushConsumer
+
+            enough = asyncio.Event()
+
+            async def handle(batch):
+                print(len(batch), "messages of", batch.queue)
+                enough.set()
+
+            async with PushConsumer("shipping", "orders", namesrv="127.0.0.1:9876", consume_from="first") as consumer:
+                consumer.listen(handle, concurrency=4)
+                await enough.wait()
         """
         self._instance.check()
         check_number("concurrency", concurrency, least=1, whole=True)
@@ -309,6 +333,22 @@ class PushConsumer(Client):
         """Do as ``listen`` and return when the consumer is closed: for ``TaskGroup.create_task(consumer.run(handler))``.
 
         Cancelling the caller cancels the handlers. Raises the error that ended the consumer.
+
+        Example::
+
+            from sprocketmq import PushConsumer
+
+            enough = asyncio.Event()
+
+            def handle(batch):
+                print([message.body for message in batch])
+                enough.set()
+
+            async with PushConsumer("stock", "orders", namesrv="127.0.0.1:9876", consume_from="first") as consumer:
+                async with asyncio.TaskGroup() as tasks:
+                    running = tasks.create_task(consumer.run(handle))
+                    await enough.wait()
+                    running.cancel()
         """
         await self.listen(handler, concurrency=concurrency)
 

@@ -89,6 +89,14 @@ class Producer(Client):
 
     ``hooks`` are objects whose methods are called for each message and request; see ``ClientHooks``. ``trace`` (True or a TraceConfig)
     writes a trace of each message that was stored, by a producer of its own; see ``TraceConfig`` for its limits.
+
+    Example::
+
+        from sprocketmq import Message, Producer
+
+        async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
+            result = await producer.send(Message("orders", b"3 apples", tag="new"))
+            print(result.status.name, result.queue_id, result.queue_offset)
     """
 
     def __init__(
@@ -243,6 +251,14 @@ class Producer(Client):
         good; a RetriableError (ConnectFailed, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was stored but may be later; and
         MaybeStoredError when an answer was lost and the message may be stored or not. Waits for ``room`` first, up to its whole time; then
         SendQueueFull.
+
+        Example::
+
+            from sprocketmq import Message, Producer
+
+            async with Producer("shop", namesrv="127.0.0.1:9876", auto_batch=True) as producer:
+                results = await asyncio.gather(*(producer.send(Message("orders", b"%d" % n)) for n in range(100)))
+                print(len(results), "stored")
         """
         instance, room = self._instance, self._room
         if get_ident() != instance.home or not instance.running():
@@ -274,6 +290,17 @@ class Producer(Client):
         those that may share a batch do (see ``Batching``). Raises what ``send`` raises before sending, and SendQueueFull when
         ``max_in_flight`` messages or ``max_in_flight_bytes`` bytes of bodies are not answered yet (see ``room``); the future raises the
         rest.
+
+        Example::
+
+            from sprocketmq import Message, Producer
+
+            def sent(result, error):
+                print(result or error)
+
+            async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
+                producer.submit(Message("orders", b"3 apples"), sent)
+                await producer.flush()
         """
         if get_ident() != self._instance.home:
             self._instance.refuse()
@@ -392,6 +419,14 @@ class Producer(Client):
         the index of the message; BatchPartlySent when a later request failed, with the results of those before. A topic that keeps batches
         whole filters by the tag that all messages of a batch have: those of a batch with several tags reach only consumers that subscribe
         to everything. Waits for room as ``send`` does.
+
+        Example::
+
+            from sprocketmq import Message, Producer
+
+            async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
+                results = await producer.send_batch([Message("orders", b"%d" % n) for n in range(100)])
+                print(results[0].queue_offset, results[-1].queue_offset)
         """
         timeout_s = self._checked_timeout(timeout_s)
         batch, encoded = self._explicit.encode(messages)
@@ -465,6 +500,22 @@ class Producer(Client):
 
         ``timeout_s``, else the producer's, is the time for both. Requests are never gathered into batches; at most ``max_in_flight`` wait
         for replies. Raises what ``send`` raises, and ReplyTimeout when the request is stored and no reply came: a later one is refused.
+
+        Example::
+
+            from sprocketmq import Message, Producer, PushConsumer
+
+            async def answer(batch):
+                for request in batch:
+                    await producer.reply(request, b"17 cents for " + request.body)
+
+            async with (
+                Producer("prices", namesrv="127.0.0.1:9876") as producer,
+                PushConsumer("price_service", "questions", namesrv="127.0.0.1:9876", consume_from="first") as consumer,
+            ):
+                consumer.listen(answer)
+                reply = await producer.request(Message("questions", b"apples"), timeout_s=30)
+                print(reply.body)
         """
         timeout_s = self._checked_timeout(timeout_s)
         try:

@@ -143,6 +143,20 @@ class TransactionProducer(Producer):
     when it returns UNKNOWN, raises, or takes longer than ``check_timeout_s``. At most 16 calls run at a time.
 
     Takes all arguments of ``Producer``.
+
+    Example::
+
+        from sprocketmq import Message, TransactionOutcome, TransactionProducer
+
+        paid = set()
+
+        def check(message):
+            return TransactionOutcome.COMMIT if message.keys[0] in paid else TransactionOutcome.ROLLBACK
+
+        async with TransactionProducer("shop", check, namesrv="127.0.0.1:9876") as producer:
+            async with producer.transaction(Message("payments", b"3 apples", keys=["order-17"])) as transaction:
+                paid.add("order-17")  # what has to happen together with the message
+            print(transaction.outcome)
     """
 
     def __init__(self, group: str, check: Check, *, check_timeout_s: float = CHECK_TIMEOUT_S, **options: Any) -> None:

@@ -191,10 +191,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def queue_id(self) -> int:
+        """The number of the queue, on its broker, that holds the message."""
         return self._read(INT32, _QUEUE_ID_AT)
 
     @property
     def flag(self) -> int:
+        """The number that the producer set as ``Message.flag``; the broker does not use it."""
         if self._index < 0:
             return self._read(INT32, _FLAG_AT)
         return _unpack_int32(self._data, self._body_at - _FLAG_BEFORE_BODY)[0]  # type: ignore[no-any-return]
@@ -210,14 +212,17 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def commitlog_offset(self) -> int:
+        """The offset of the record in the broker's commit log; one for all messages of an inner batch."""
         return self._read(INT64, _LOG_OFFSET_AT)
 
     @property
     def sys_flag(self) -> int:
+        """The bits of the record: compression, transaction, inner batch, IPv6 hosts."""
         return self._read(INT32, _SYS_FLAG_AT)
 
     @property
     def born_timestamp_ms(self) -> int:
+        """When the producer made the message, by its clock: milliseconds since 1970."""
         return self._read(INT64, _BORN_TIME_AT)
 
     @property
@@ -227,6 +232,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def store_timestamp_ms(self) -> int:
+        """When the broker stored the message, by its clock: milliseconds since 1970."""
         return self._read(INT64, _BORN_HOST_AT + self._hosts_shift()[0])
 
     def _store_host(self) -> bytes:
@@ -258,6 +264,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def prepared_offset(self) -> int:
+        """The log offset of the half message, for one that a transaction committed; see also ``copied_from``."""
         born, store = self._hosts_shift()
         return self._read(INT64, _PREPARED_AT + born + store)
 
@@ -275,6 +282,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def topic(self) -> str:
+        """The topic; of a message that comes again from a retry topic, the one it was first sent to."""
         if self.restored and (original := self.properties.get(RETRY_TOPIC)):
             return original
         start, end, _, _ = self._tail()
@@ -308,6 +316,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def tag(self) -> str | None:
+        """The tag that brokers filter by, None without one."""
         if self._properties is None:  # consumers check every tag, and most need no other property
             try:
                 raw = self._find(TAGS_BEHIND)
@@ -322,6 +331,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def keys(self) -> list[str]:
+        """The keys that the message can be looked up by."""
         return self.properties.get("KEYS", "").split()
 
     @property

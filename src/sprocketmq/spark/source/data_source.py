@@ -26,26 +26,32 @@ class RocketMQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the format's name, ``rocketmq``."""
         return "rocketmq"
 
     def schema(self) -> str:
+        """Return the columns that the option ``columns`` names. Raises OptionError for options that cannot be."""
         # Spark calls this first, inside load(): the best moment to refuse wrong options.
         return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> BatchReader:
+        """Return what ``spark.read`` reads with."""
         options = parse_options(self.options, streaming=False)
         _check_schema(schema, options.columns)
         return BatchReader(options)
 
     def streamReader(self, schema: Any) -> TopicStream:  # noqa: N802 - Spark's name
+        """Return what ``spark.readStream`` reads with."""
         options = parse_options(self.options, streaming=True)
         _check_schema(schema, options.columns)
         return _stream_reader(options)
 
     def writer(self, schema: Any, overwrite: bool) -> BatchSink:
+        """Return what ``DataFrame.write`` sends with; it only appends."""
         return BatchSink(schema, self.options, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamSink:  # noqa: N802 - Spark's name
+        """Return what ``DataFrame.writeStream`` sends with; it only appends."""
         return StreamSink(schema, self.options, overwrite)
 
 

@@ -25,26 +25,32 @@ class RocketMQStoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the format's name, ``rocketmq-store``."""
         return "rocketmq-store"
 
     def schema(self) -> str:
+        """Return the columns of the table that the options name. Raises OptionError for options or paths that cannot be."""
         # Spark calls this first, inside load(): the best moment to refuse a misspelt option or path.
         options = parse_store_options(self.options)
         check_paths(options)
         return store_spark_schema(options)
 
     def reader(self, schema: Any) -> "StoreBatchReader":  # noqa: ARG002 - Spark's signature
+        """Return what ``spark.read`` reads with."""
         return StoreBatchReader(parse_store_options(self.options))
 
     def streamReader(self, schema: Any) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
+        """Raise ConfigError: a store has no streams."""
         raise ConfigError(
             "the rocketmq-store format has no streams: read a store with spark.read, and a broker's topics as a stream with format rocketmq"
         )
 
     def writer(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's signature
+        """Raise ConfigError: stores are only read."""
         raise ConfigError("the rocketmq-store format only reads: write to a broker's topics with format rocketmq")
 
     def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        """Raise ConfigError: stores are only read."""
         self.writer(schema, overwrite)
 
 
