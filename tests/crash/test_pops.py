@@ -1,4 +1,4 @@
-"""kill -9 of the real broker among pops: no message is lost, and what was acknowledged in time is not given again.
+"""kill -9 of the real broker among pops: no message is lost, what was acknowledged in time is not given again, and pops in order keep it.
 
 ``SPROCKETMQ_CRASH_POPS`` sets how often it is killed (12 by default), ``SPROCKETMQ_CRASH_SEED`` repeats the choices of a run.
 """
@@ -27,9 +27,9 @@ from sprocketmq.testing.serving import ServeProcess
 
 KILLS = int(os.environ.get("SPROCKETMQ_CRASH_POPS", "12"))
 SEED = os.environ.get("SPROCKETMQ_CRASH_SEED") or str(random.randrange(1 << 32))
-GROUP = "poppers"
+GROUP, IN_ORDER = "poppers", "poppers_in_order"
 TOPICS = {"singles": {}, "batches": {"queue.type": "BatchCQ"}}
-POPPERS = 4
+POPPERS = {GROUP: 4, IN_ORDER: 2}
 # Messages that are sent to each topic in one life of the broker, and the requests after one of which it dies.
 SENT = 150
 REQUESTS = 80
@@ -40,6 +40,7 @@ SETTINGS = {"commitlog_segment_bytes": 1 << 20, "flush_interval_s": 0.02, "save_
 class Given(NamedTuple):
     """One message of a pop: its receipt handle, and until when the receipt holds for certain, by this process's clock."""
 
+    group: str
     topic: str
     body: bytes
     queue_id: int
@@ -49,9 +50,10 @@ class Given(NamedTuple):
 
 
 class Ledger:
-    """What was sent, what was given, and what was acknowledged while its receipt held."""
+    """What was sent, and of one group what was given, and what was acknowledged while its receipt held."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self.group = group
         self.sent: set[bytes] = set()
         self.given: set[bytes] = set()
         self.done: set[bytes] = set()
@@ -63,9 +65,34 @@ class Ledger:
             self.repeated += message.body in self.given
             self.given.add(message.body)
 
+    def acknowledging(self, messages: list[Given]) -> None:
+        """Note what the broker may know as acknowledged from now on."""
+
     def acknowledged(self, messages: list[Given]) -> None:
         now = time.monotonic()
         self.done |= {message.body for message in messages if now < message.holds_until}
+
+
+class OrderedLedger(Ledger):
+    """Also that nothing is given before what stands before it in its queue is done with, or given by the same pop."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.maybe_done: dict[tuple[str, int], set[int]] = {}
+
+    def take(self, messages: list[Given]) -> None:
+        super().take(messages)
+        places: dict[tuple[str, int], list[int]] = {}
+        for message in messages:
+            places.setdefault((message.topic, message.queue_id), []).append(message.offset)
+        for queue, offsets in places.items():
+            assert offsets == sorted(offsets), f"{offsets} of {queue} (seed {SEED})"
+            missing = set(range(offsets[-1])) - self.maybe_done.get(queue, set()) - set(offsets)
+            assert not missing, f"{offsets} of {queue} were given before {sorted(missing)} (seed {SEED})"
+
+    def acknowledging(self, messages: list[Given]) -> None:
+        for message in messages:
+            self.maybe_done.setdefault((message.topic, message.queue_id), set()).add(message.offset)
 
 
 class Popper:
@@ -84,19 +111,21 @@ class Popper:
 
     async def pop(self, topic: str, count: int, invisible_ms: int, poll_ms: int) -> list[Given]:
         """Pop from all queues of a topic."""
-        fields = {"consumerGroup": GROUP, "topic": topic, "queueId": "-1", "maxMsgNums": str(count), "invisibleTime": str(invisible_ms)}
+        group, order = self.ledger.group, "true" if self.ledger.group == IN_ORDER else "false"
+        fields = {"consumerGroup": group, "topic": topic, "queueId": "-1", "maxMsgNums": str(count), "invisibleTime": str(invisible_ms)}
         more = {"pollTime": str(poll_ms), "bornTime": str(round(time.time() * 1000)), "initMode": "0", "expType": "TAG", "exp": "*"}
         asked = time.monotonic()
-        answer = await self.ask(RequestCode.POP_MESSAGE, {**fields, **more, "order": "false"})
+        answer = await self.ask(RequestCode.POP_MESSAGE, {**fields, **more, "order": order})
         if answer.code == ResponseCode.POLLING_TIMEOUT:
             return []
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        found = list(_given(topic, answer, asked + invisible_ms / 1000))
+        found = list(_given(group, topic, answer, asked + invisible_ms / 1000))
         self.ledger.take(found)
         return found
 
     async def acknowledge(self, messages: list[Given]) -> None:
         """Acknowledge messages of one topic, each with a request or all with one."""
+        self.ledger.acknowledging(messages)
         if self.rng.random() < 0.5:
             for one in messages:
                 answer = await self.ask(RequestCode.ACK_MESSAGE, {**_receipt(one), "offset": str(one.offset)})
@@ -128,23 +157,23 @@ class Popper:
                 await self.acknowledge(found[:kept])
 
 
-def _given(topic: str, answer: Command, holds_until: float) -> Iterator[Given]:
+def _given(group: str, topic: str, answer: Command, holds_until: float) -> Iterator[Given]:
     starts = {int(item.split(" ")[1]): item.split(" ")[2] for item in answer.ext["startOffsetInfo"].split(";")}
     for message in decode_records(answer.body):
         queue_id, offset, ext = message.queue_id, message.queue_offset, answer.ext
         handle = message.properties.get("POP_CK") or " ".join(
             [starts[queue_id], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], "0", "broker-a", str(queue_id), str(offset)]
         )
-        yield Given(topic, bytes(message.body), queue_id, offset, handle, holds_until)
+        yield Given(group, topic, bytes(message.body), queue_id, offset, handle, holds_until)
 
 
 def _receipt(one: Given) -> dict[str, str]:
-    return {"consumerGroup": GROUP, "topic": one.topic, "queueId": str(one.queue_id), "extraInfo": one.handle}
+    return {"consumerGroup": one.group, "topic": one.topic, "queueId": str(one.queue_id), "extraInfo": one.handle}
 
 
 def _batch_ack(one: Given) -> dict[str, object]:
     _, popped_ms, invisible_ms, revive, *_ = one.handle.split(" ")
-    fields = {"c": GROUP, "t": one.topic, "r": "0", "so": one.offset, "q": one.queue_id, "rq": int(revive)}
+    fields = {"c": one.group, "t": one.topic, "r": "0", "so": one.offset, "q": one.queue_id, "rq": int(revive)}
     return {**fields, "pt": int(popped_ms), "it": int(invisible_ms), "b": base64.b64encode(b"\x01").decode()}
 
 
@@ -159,16 +188,17 @@ async def prepare(namesrv: str) -> None:
             await admin.create_topic(topic, queues=2, attributes=attributes)
 
 
-async def send(namesrv: str, ledger: Ledger, life: int) -> None:
+async def send(namesrv: str, ledgers: list[Ledger], life: int) -> None:
     async with Producer("sender", namesrv=namesrv, auto_batch=True) as producer:
         messages = [Message(topic, f"{topic} {life} {n}".encode()) for topic in TOPICS for n in range(SENT)]
         results = await asyncio.gather(*(producer.send(message) for message in messages))
-    ledger.sent |= {m.body for m, result in zip(messages, results, strict=True) if result.status is SendStatus.SEND_OK}
+    for ledger in ledgers:
+        ledger.sent |= {m.body for m, result in zip(messages, results, strict=True) if result.status is SendStatus.SEND_OK}
 
 
-async def one_life(namesrv: str, kill: Callable[[], None], ledger: Ledger, rng: random.Random, life: int) -> None:
+async def one_life(namesrv: str, kill: Callable[[], None], ledgers: list[Ledger], rng: random.Random, life: int) -> None:
     """Pop from several connections, and kill the broker after some answer."""
-    await send(namesrv, ledger, life)
+    await send(namesrv, ledgers, life)
     left = rng.randrange(1, REQUESTS)
 
     def answered() -> None:
@@ -178,8 +208,11 @@ async def one_life(namesrv: str, kill: Callable[[], None], ledger: Ledger, rng: 
             kill()
 
     address = await address_of(namesrv)
-    pools = [ConnectionPool(expected="broker") for _ in range(POPPERS)]
-    poppers = [Popper(await pool.get(address), random.Random(rng.random()), ledger, answered) for pool in pools]
+    members = [ledger for ledger in ledgers for _ in range(POPPERS[ledger.group])]
+    pools = [ConnectionPool(expected="broker") for _ in members]
+    poppers = [
+        Popper(await pool.get(address), random.Random(rng.random()), ledger, answered) for pool, ledger in zip(pools, members, strict=True)
+    ]
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(popper.work() for popper in poppers))
     for pool in pools:
@@ -192,28 +225,33 @@ async def settle(namesrv: str, ledger: Ledger, rng: random.Random) -> None:
     pool = ConnectionPool(expected="broker")
     popper = Popper(await pool.get(address), rng, ledger, lambda: None)
     async with asyncio.timeout(PATIENCE_S):
-        while not await _all_done(namesrv):
+        while not await _all_done(namesrv, ledger.group):
             for topic in TOPICS:
                 await popper.acknowledge(await popper.pop(topic, 32, 60_000, 100))
     await pool.close()
 
 
-async def _all_done(namesrv: str) -> bool:
+async def _all_done(namesrv: str, group: str) -> bool:
     async with AdminClient(namesrv=namesrv) as admin:
-        progress = [await admin.progress(GROUP, topic) for topic in TOPICS]
+        progress = [await admin.progress(group, topic) for topic in TOPICS]
     return all(found.queues and not sum(queue.lag for queue in found.queues) for found in progress)
 
 
 @pytest.mark.timeout(0 if KILLS > 100 else 900)
 def test_pops_survive_kill_9(tmp_path: Path) -> None:
     print(f"SPROCKETMQ_CRASH_SEED={SEED}")
-    rng, ledger = random.Random(SEED), Ledger()
+    rng = random.Random(SEED)
+    ledgers = [Ledger(GROUP), OrderedLedger(IN_ORDER)]
     with ServeProcess(tmp_path / "store", **SETTINGS) as server:
         asyncio.run(prepare(server.start()))
         for life in range(KILLS):
-            asyncio.run(one_life(server.start(), server.kill, ledger, rng, life))
-        asyncio.run(settle(server.start(), ledger, rng))
+            asyncio.run(one_life(server.start(), server.kill, ledgers, rng, life))
+        namesrv = server.start()
+        for ledger in ledgers:
+            asyncio.run(settle(namesrv, ledger, rng))
         server.stop()
-    assert not ledger.sent - ledger.given, f"lost, seed {SEED}"
-    assert ledger.done
-    print(f"{KILLS} kills: {len(ledger.sent)} messages, {len(ledger.done)} acknowledged in time, {ledger.repeated} given more than once")
+    for ledger in ledgers:
+        assert not ledger.sent - ledger.given, f"{ledger.group} lost some, seed {SEED}"
+        assert ledger.done
+        counted = f"{len(ledger.sent)} messages, {len(ledger.done)} acknowledged in time, {ledger.repeated} given more than once"
+        print(f"{KILLS} kills, {ledger.group}: {counted}")

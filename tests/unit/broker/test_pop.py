@@ -18,6 +18,7 @@ from sprocketmq.broker.pop.journal import frame, frames
 from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.records import Batches
 from sprocketmq.broker.pop.state import PopQueue
+from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.codes import SerializeType
 from sprocketmq.protocol.command import encode_head
 from sprocketmq.protocol.properties import encode_properties
@@ -116,7 +117,6 @@ async def test_all_queues_of_a_topic(ask, popper):
 
 
 async def test_messages_of_a_batch_are_given_and_acknowledged_alone(ask, popper, clock):
-
     await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
     await ask.send_batch("batched", [b"a", b"b", b"c", b"d"], properties=encode_properties({"UNIQ_KEY": "u"}).decode())
     first = await popper.pop("batched", count=3)
@@ -130,6 +130,45 @@ async def test_messages_of_a_batch_are_given_and_acknowledged_alone(ask, popper,
     for _, handle in again:
         await popper.ack(handle, topic="batched")
     assert committed(ask.broker, topic="batched") == 4
+
+
+async def test_one_message_of_a_batch_that_was_popped_dies_alone(ask, popper, clock):
+    await ask(17, {**create_topic("batched", queues=1), "attributes": "+queue.type=BatchCQ"})
+    batch = encode_batch([(0, b"m%d" % n, f"UNIQ_KEY\x01IN{n}\x02".encode()) for n in range(4)])
+    outer = encode_properties({"UNIQ_KEY": "outer"}).decode()
+    assert (await ask(320, ask.send_ext("batched", properties=outer, batch=True), batch)).code == 0
+    found = await popper.pop("batched")
+    dead, handle = found[2]
+    give_back = {
+        "offset": str(dead.commitlog_offset),
+        "group": "g",
+        "delayLevel": "-1",
+        "originMsgId": dead.msg_id,
+        "maxReconsumeTimes": "0",
+    }
+    assert (await ask(36, give_back)).code == 0
+    assert await popper.ack(handle, topic="batched") == 0
+    letters = decode_records((await ask.pull("%DLQ%g", 0)).body)
+    assert [(letter.body, letter.msg_id, letter.is_inner) for letter in letters] == [(b"m2", "IN2", False)]
+    assert committed(ask.broker, topic="batched") == 0
+    clock.advance(INVISIBLE_S)
+    again = await popper.pop("batched")
+    assert bodies(again) == [b"m0", b"m1", b"m3"]
+    for _, each in again:
+        assert await popper.ack(each, topic="batched") == 0
+    assert committed(ask.broker, topic="batched") == 4
+
+
+async def test_a_topic_of_priorities_is_popped_from_the_highest_down(ask, popper):
+    await ask(17, {**create_topic("urgent", queues=4), "attributes": "+message.type=PRIORITY"})
+    for n, priority in enumerate((0, 3, 1, 2, 0, 3)):
+        answer = await ask.send(
+            "urgent", b"%d of %d" % (n, priority), properties=encode_properties({"_SYS_MSG_PRIORITY_": str(priority)}).decode()
+        )
+        assert (answer.code, answer.ext["queueId"]) == (0, str(priority))
+    assert bodies(await popper.pop("urgent", queue=-1, count=3)) == [b"1 of 3", b"5 of 3", b"3 of 2"]
+    await ask.send("urgent", b"late", properties=encode_properties({"_SYS_MSG_PRIORITY_": "9"}).decode())
+    assert bodies(await popper.pop("urgent", queue=-1)) == [b"late", b"2 of 1", b"0 of 0", b"4 of 0"]
 
 
 async def test_tags(ask, popper):

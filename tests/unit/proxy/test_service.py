@@ -17,7 +17,7 @@ from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import NameserverUnavailable, PortInUse
 from sprocketmq.net.address import parse_address
 from sprocketmq.protocol.credentials import Credentials
-from sprocketmq.proxy.codes import ClientType, Code, MessageType, Permission
+from sprocketmq.proxy.codes import FILTER_SQL, ClientType, Code, MessageType, Permission
 from sprocketmq.proxy.schema import MESSAGES, SERVICE, duration, timestamp
 from sprocketmq.proxy.server import EndpointServer
 from sprocketmq.proxy.service import SETTINGS_WITHIN_S
@@ -451,6 +451,58 @@ async def test_a_message_that_is_given_back_at_once(caller, mq):
     change.invisible_duration.CopyFrom(duration(-1))
     assert (await caller.call("ChangeInvisibleDuration", change)).status.code == Code.ILLEGAL_INVISIBLE_TIME
     stream.cancel()
+
+
+async def received(caller, group, topic, *, kind=1, expression="*", count=16, poll_s=5):
+    """Return the messages of one pop."""
+    request = MESSAGES["ReceiveMessageRequest"](batch_size=count, invisible_duration=duration(3600), long_polling_timeout=duration(poll_s))
+    request.group.name, request.message_queue.topic.name = group, topic
+    request.filter_expression.type, request.filter_expression.expression = kind, expression
+    answers = await caller.receive(request)
+    return [answer.message for answer in answers if answer.WhichOneof("content") == "message"], answers[0].status.code
+
+
+async def test_an_sql_condition_chooses_messages(caller, mq):
+    mq.create_topic("filtered", queues=1)
+    async with AdminClient(namesrv=mq.namesrv) as admin:
+        await admin.create_group("choosy")
+    settings = consumer("choosy", "filtered")
+    condition = "price > 10 AND region IS NOT NULL"
+    entry = settings.subscription.subscriptions[0]
+    entry.expression.type, entry.expression.expression = FILTER_SQL, condition
+    stream, answer = await caller.settle(settings)
+    assert answer.status.code == Code.OK
+    for n, user in enumerate(
+        ({"price": "5", "region": "a"}, {"price": "11", "region": "a"}, {"price": "99"}, {"price": "12", "region": "b"})
+    ):
+        one = message("filtered", b"%d" % n, message_id=f"f-{n}")
+        one.user_properties.update(user)
+        assert (await caller.call("SendMessage", sending(one))).status.code == Code.OK
+    found, code = await received(caller, "choosy", "filtered", kind=FILTER_SQL, expression=condition)
+    assert ([one.body for one in found], code) == ([b"1", b"3"], Code.OK)
+    stream.cancel()
+
+
+async def test_an_sql_condition_that_cannot_be_is_refused(caller, mq):
+    async with AdminClient(namesrv=mq.namesrv) as admin:
+        await admin.create_group("wrong")
+    for expression in ("price >", "price > " * 10_000):
+        assert await received(caller, "wrong", "orders", kind=FILTER_SQL, expression=expression) == ([], Code.ILLEGAL_FILTER_EXPRESSION)
+
+
+async def test_priorities_from_a_send_to_a_receive(caller, mq):
+    mq.create_topic("urgent", queues=4, attributes={"message.type": "PRIORITY"})
+    async with AdminClient(namesrv=mq.namesrv) as admin:
+        await admin.create_group("workers")
+    for n, priority in enumerate((0, 3, 1, 3)):
+        answer = await caller.call("SendMessage", sending(message("urgent", b"%d" % n, message_id=f"p-{n}", priority=priority)))
+        assert answer.status.code == Code.OK
+    assert (
+        await caller.call("SendMessage", sending(message("orders", priority=1)))
+    ).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    found, _ = await received(caller, "workers", "urgent")
+    assert [(one.body, one.system_properties.priority) for one in found] == [(b"1", 3), (b"3", 3), (b"2", 1), (b"0", 0)]
+    assert {one.system_properties.message_type for one in found} == {MessageType.PRIORITY}
 
 
 # --- users, TLS ---
