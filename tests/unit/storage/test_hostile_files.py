@@ -545,6 +545,7 @@ def test_timed_messages_that_wait_for_apaches_broker_are_refused_with_a_next_ste
     message = refused(root)
     assert f"{root}/timerwheel: timed messages of this store wait" in message
     assert "run Apache's broker until they are delivered" in message
+    assert any("a broker does not open it" in note and "timer wheel" in note for note in overview_of(StoreDirectory(str(root))).notes)
     (root / "timerwheel").rename(tmp_path / "elsewhere")
     opens(root)
 

@@ -9,6 +9,7 @@ from sprocketmq.errors import StoreDamaged, StoreNotSupported
 from sprocketmq.protocol.layout import BATCH_UNIT, FILLER_SIZE, QUEUE_UNIT
 from sprocketmq.storage.directory_checks import check_directory
 from sprocketmq.storage.file_view import FileView
+from sprocketmq.storage.foreign_timers import check_timer_log
 from sprocketmq.storage.inspect.record_items import dissect
 from sprocketmq.storage.inspect.segment_items import log_items
 from sprocketmq.storage.inspect.store_directory import StoreDirectory
@@ -203,6 +204,7 @@ def _foreign_notes(store: StoreDirectory) -> Iterator[str]:
     with contextlib.suppress(OSError):
         try:
             check_directory(store.fs, store.root)
+            check_timer_log(store.fs, store.root)
         except (StoreDamaged, StoreNotSupported) as e:
             yield f"a broker does not open it: {e}"
     for name, what in (
