@@ -146,6 +146,11 @@ class ProducerCounts:
         self.failures = FailureCounts()
         self.latency = DurationCounts()
 
+    @property
+    def messages(self) -> int:
+        """How many messages were stored."""
+        return self.single + self.batched
+
     def batch(self, messages: int) -> None:
         """Count a batch that was stored."""
         if messages == 1:
@@ -168,7 +173,7 @@ class ProducerCounts:
         """Return the counters as they are now."""
         return ProducerStats(
             group,
-            messages=self.single + self.batched,
+            messages=self.messages,
             bytes=self.bytes,
             requests=self.single + self.batches,
             batches=self.batches,

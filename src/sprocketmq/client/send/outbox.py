@@ -59,6 +59,7 @@ class Outbox:
         instance: Instance,
         publishers: Publishers,
         room: Room,
+        counts: ProducerCounts,
         *,
         retries: int,
         retry_another_broker_when_not_store_ok: bool = False,
@@ -66,7 +67,7 @@ class Outbox:
         traces: SendTraces | None = None,
     ) -> None:
         self.room = room
-        self.counts = ProducerCounts()
+        self.counts = counts
         self._hooks = hooks
         self._traces = traces
         self._instance = instance
@@ -368,10 +369,11 @@ class Outbox:
                 room.wake()
             if request.gathering is not None:
                 request.gathering.told()
-        if self._traces is not None and (chosen := self._traces.chosen(request.ids)):
+        traces = self._traces
+        if traces is not None and not traces.resting and (chosen := traces.chosen(request.ids)):
             duration_s = self.loop.time() - (request.deadline - request.timeout_s)
             written = SentRequest(request.topic, request.ids, request.body, request.properties, request.batch, target.address, duration_s)
-            self._traces.stored(written, chosen, receipt, response)
+            traces.stored(written, chosen, receipt, response)
 
     def fail(self, request: SendRequest, error: BaseException) -> None:
         """End a request with an error; nothing happens when it has ended already."""

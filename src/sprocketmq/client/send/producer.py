@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import get_ident
 from typing import overload
 
@@ -28,7 +29,7 @@ from sprocketmq.client.send.results import BatchResults
 from sprocketmq.client.send.room import Room
 from sprocketmq.client.send.waiters import OnSent, Waiter, WithMessage
 from sprocketmq.client.send.waiting_requests import WaitingRequests
-from sprocketmq.client.stats import ProducerStats
+from sprocketmq.client.stats import ProducerCounts, ProducerStats
 from sprocketmq.client.traces.config import TraceConfig, TraceStats, trace_config
 from sprocketmq.client.traces.producer import trace_producer
 from sprocketmq.client.traces.sends import SendTraces
@@ -157,21 +158,23 @@ class Producer(Client):
         )
         self._instance.producer_groups.append(group)
         self._hooks = hook_calls(hooks, group, self._instance)
+        counts = ProducerCounts()
         self._trace_writer: TraceWriter | None = None
-        traces: SendTraces | None = None
+        self._traces: SendTraces | None = None
         if tracing is not None:
             make = trace_producer(Producer, group, "PRODUCE", namesrv=namesrv, credentials=credentials, tls=tls, secure=secure, clock=clock)
             self._trace_writer = TraceWriter(tracing, group, self._instance, make)
-            traces = SendTraces(tracing, group, self._instance, self._trace_writer)
+            self._traces = SendTraces(tracing, group, self._instance, self._trace_writer, counts)
         self._room = Room(max_in_flight, max_in_flight_bytes)
         self._outbox = Outbox(
             self._instance,
             publishers,
             self._room,
+            counts,
             retries=retries,
             retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
             hooks=self._hooks,
-            traces=traces,
+            traces=self._traces,
         )
         self._accumulator: Accumulator[Waiter] | None = None
         # The same without hooks, for the short cut of ``submit``.
@@ -607,7 +610,10 @@ class Producer(Client):
     @property
     def trace_stats(self) -> TraceStats:
         """What became of the traces so far; all zero without ``trace``."""
-        return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
+        if self._trace_writer is None or self._traces is None:
+            return TraceStats()
+        written = self._trace_writer.stats()
+        return replace(written, dropped=written.dropped + self._traces.passed_over)
 
     @property
     def batching_stats(self) -> BatchingStats:

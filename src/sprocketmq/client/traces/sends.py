@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from sprocketmq.client.instance import Instance
+from sprocketmq.client.stats import ProducerCounts
 from sprocketmq.client.traces.config import TraceConfig
 from sprocketmq.client.traces.cpu_budget import CpuBudget
 from sprocketmq.client.traces.sampling import Sampler
@@ -47,9 +48,12 @@ class _Member(NamedTuple):
 
 
 class SendTraces:
-    """Makes the Pub records of a producer of ``group``."""
+    """Makes the Pub records of a producer of ``group``, which counts its messages in ``counts``.
 
-    def __init__(self, config: TraceConfig, group: str, instance: Instance, writer: TraceWriter) -> None:
+    While ``resting`` there is no time to trace even one message. Whoever sends looks at it, which costs less than a call for each message.
+    """
+
+    def __init__(self, config: TraceConfig, group: str, instance: Instance, writer: TraceWriter, counts: ProducerCounts) -> None:
         self._topic = config.topic
         self._group = group
         self._failed = False
@@ -57,18 +61,13 @@ class SendTraces:
         self._writer = writer
         self._sampler = Sampler(config.sample)
         self._budget = CpuBudget(config.cpu_share)
+        self._counts = counts
+        self.resting = False
+        self._rested_from = 0
 
     def chosen(self, ids: str | Sequence[str]) -> list[tuple[int, str]]:
-        """Return the messages of a request that are to be traced, by index and id; none of a request that the program has encoded.
-
-        None either when there is no time to trace even one of them, which counts them as dropped.
-        """
+        """Return the messages of a request that are to be traced, by index and id; none of a request that the program has encoded."""
         sampler = self._sampler
-        if sampler.everything:
-            budget = self._budget
-            if budget.now() < budget.rests_until:
-                self._writer.dropped += bool(ids) if type(ids) is str else len(ids)
-                return _NONE
         if type(ids) is str:
             if not ids or ids[:-2] == sampler.passed_over:
                 return _NONE
@@ -81,6 +80,8 @@ class SendTraces:
             return
         if not self._budget.begin():
             self._writer.drop(len(chosen))
+            if self._sampler.everything and not self.resting:
+                self._rest()
             return
         done = 0
         try:
@@ -92,6 +93,20 @@ class SendTraces:
         finally:
             self._budget.end(done)
         self._writer.drop(len(chosen) - done)
+
+    def _rest(self) -> None:
+        self.resting = True
+        self._rested_from = self._counts.messages
+        self._instance.timers.call_later(self._budget.rests_until - self._budget.now(), self._wake)
+
+    def _wake(self) -> None:
+        self._writer.drop(self.passed_over)
+        self.resting = False
+
+    @property
+    def passed_over(self) -> int:
+        """How many messages were stored since the present rest began; they count as dropped when it ends."""
+        return self._counts.messages - self._rested_from if self.resting else 0
 
     def _record(self, request: SentRequest, chosen: list[tuple[int, str]], receipt: Receipt, response: Command) -> int:
         """Return how many messages were recorded, or need no record."""
