@@ -148,8 +148,7 @@ def terminal_plot(statistics: pa.Table, width: int) -> Text:
         signal.lines()
         signal.label(origin)
         figure.draw(signal)
-    # plotext paints the canvas white unless told to leave the terminal's own background.
-    figure.canvas("default")
+    figure.theme("simple")  # the only theme with colors that leaves the terminal's own background
     step = max(1, len(weeks) // 6)
     figure.ruler("x").ticks(list(range(0, len(weeks), step)), [f"{week:%d %b}" for week in weeks[::step]])
     text = Text.from_ansi(str(figure.build()))
