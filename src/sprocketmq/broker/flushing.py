@@ -141,8 +141,7 @@ class Flusher(Generic[_T]):
         """Note that the log may have grown: replicas get it, and it is flushed at once with SYNC_FLUSH, else after the interval."""
         if self.replicas is not None:
             self.replicas.wrote()
-        if self._index_timer is None:
-            self._await_index()
+        self.offered()
         if self._busy or self._timer is not None or self._store.commitlog_max_offset == self.flushed_end:
             return
         if self.acks.sync:
@@ -211,6 +210,11 @@ class Flusher(Generic[_T]):
 
     # --- keys ---
 
+    def offered(self) -> None:
+        """Note that keys may wait to be indexed: a slave offers them later than its log grows."""
+        if self._index_timer is None:
+            self._await_index()
+
     def _await_index(self) -> None:
         if self._loop is not None and self._stopped is None:
             self._index_timer = self._loop.call_later(INDEX_TICK_S, self.look_at_index)
@@ -218,7 +222,7 @@ class Flusher(Generic[_T]):
     def look_at_index(self) -> None:
         """Index waiting keys when the broker is idle, or when a few of them have waited long."""
         self._index_timer = None
-        behind_bytes, behind_ms = self._store.dispatch_lag
+        behind_bytes, behind_ms = self._store.index_lag
         if not behind_bytes:
             return  # the next message starts the timer again
         end = self._store.commitlog_max_offset

@@ -188,8 +188,9 @@ class Following:
         flusher.wrote()
 
     def _dispatched(self) -> None:
-        """Let readers see records that were flushed before they were dispatched, and wake their pulls."""
+        """Let readers see records that were flushed before they were dispatched, and wake their pulls; have their keys indexed."""
         self._flusher.show()
+        self._flusher.offered()
 
     def wake_pulls(self) -> None:
         """Wake the held pulls whose queues have more that is visible."""

@@ -103,7 +103,7 @@ class QueryHandlers:
     def query(self, conn: ServerConnection, command: Command) -> None:
         """Answer 12: the newest messages with a key, unique key or tag, in the order they were stored."""
         request = command.header(QueryMessage)
-        if self._store.dispatch_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None:
+        if self._store.index_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None:
             self._query(conn, command, request)
         else:
             command.body = b""

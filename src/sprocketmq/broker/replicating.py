@@ -178,6 +178,14 @@ class Replication:
         """Bytes of a slave's log that are in no queue yet; 0 at a master."""
         return self.follower.undispatched_bytes if self.follower is not None else 0
 
+    @property
+    def dispatch_lag(self) -> tuple[int, int]:
+        """Bytes of the log that are in no queue or not in the key index yet, and for how many milliseconds the oldest record has waited.
+
+        On a master queues never lag: their units are made with the records.
+        """
+        return self._store.index_lag if self.follower is None else self.follower.dispatch_lag
+
     # --- start and stop ---
 
     def load_role(self) -> None:

@@ -86,6 +86,7 @@ class RequestTable:
             delays=parts.delays,
             cleaning=parts.cleaning,
             replication=status.table,
+            dispatch_lag=lambda: parts.replication.dispatch_lag,
             fs=parts.fs,
             clock=clock,
         )

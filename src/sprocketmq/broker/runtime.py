@@ -47,6 +47,7 @@ class RuntimeHandlers:
         delays: DelayService,
         cleaning: Cleaning,
         replication: Callable[[], dict[str, str]],
+        dispatch_lag: Callable[[], tuple[int, int]],
         fs: FileSystem,
         clock: Clock,
     ) -> None:
@@ -61,6 +62,7 @@ class RuntimeHandlers:
         self._delays = delays
         self._cleaning = cleaning
         self._replication = replication
+        self._dispatch_lag = dispatch_lag
         self._fs = fs
         self._clock = clock
 
@@ -79,7 +81,7 @@ class RuntimeHandlers:
         days, rest = divmod(up_s, 86400)
         hours, rest = divmod(rest, 3600)
         minutes, seconds = divmod(rest, 60)
-        behind_bytes, behind_ms = store.dispatch_lag
+        behind_bytes, behind_ms = self._dispatch_lag()
         total, free = self._disk_space()
         ratio = f"{1 - free / total:.4f}" if total else "-1"
         commit = self._stats.counters.commit

@@ -332,10 +332,10 @@ class MessageStore:
         return self.index.newest if self.index is not None else (0, 0)
 
     @property
-    def dispatch_lag(self) -> tuple[int, int]:
-        """Bytes of log that are not in the key index yet, and for how many milliseconds the oldest message has been waiting.
+    def index_lag(self) -> tuple[int, int]:
+        """Bytes of log offered to the key index that are not in it yet, and for how many milliseconds the oldest message has waited.
 
-        Queues never lag: their units are made with the records.
+        A replica offers records when it brings them into queues: ``Replica.derived_end`` tells what both lack.
         """
         return self.index.lag() if self.index is not None else (0, 0)
 

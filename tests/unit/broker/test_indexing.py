@@ -95,5 +95,5 @@ async def test_it_happens_by_itself_without_a_thorough_flush(broker, ask, monkey
     monkeypatch.setattr(broker.store, "flush", lambda **_: pytest.fail("that would index as well"))
     for _ in range(3):
         await ask.send("orders", properties="KEYS\x01k\x02")
-        await eventually(lambda: broker.store.dispatch_lag[0] == 0)
+        await eventually(lambda: broker.store.index_lag[0] == 0)
     monkeypatch.undo()

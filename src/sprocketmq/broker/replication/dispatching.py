@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+from sprocketmq.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
@@ -14,6 +17,9 @@ GATHER_S = 0.002
 MAX_STEP_BYTES = 8 << 20
 _PILED_UP_STEPS = 16
 RETRY_S = 1.0
+# Arrivals that follow each other sooner than this count as one, and so do those within a hundredth of the age of the oldest.
+_ARRIVAL_S = 0.01
+_ARRIVAL_OF_AGE = 0.01
 
 
 class Derivable(Protocol):
@@ -25,17 +31,64 @@ class Derivable(Protocol):
     @property
     def dispatched_end(self) -> int: ...
 
+    @property
+    def derived_end(self) -> int: ...
+
     def dispatch(self, budget_bytes: int) -> bool: ...
+
+
+class Arrivals:
+    """When the bytes arrived that queues or key index lack: few marks, however long they wait."""
+
+    def __init__(self) -> None:
+        # Oldest first: up to which log offset bytes arrived, and when the first of them did.
+        self._marks: deque[tuple[int, float]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest byte arrived; None when nothing waits."""
+        return self._marks[0][1] if self._marks else None
+
+    def note(self, derived_end: int, end: int, now: float) -> None:
+        """Take note that the log ends at ``end`` now, and that queues and index have it up to ``derived_end``."""
+        marks = self._marks
+        if end <= (marks[-1][0] if marks else derived_end):
+            return
+        if marks and now - marks[-1][1] < max(_ARRIVAL_S, (now - marks[0][1]) * _ARRIVAL_OF_AGE):
+            marks[-1] = end, marks[-1][1]
+        else:
+            marks.append((end, now))
+
+    def derived(self, derived_end: int, end: int) -> None:
+        """Forget what queues and index have now."""
+        marks = self._marks
+        if derived_end >= end:  # the log may have been cut
+            marks.clear()
+        while marks and marks[0][0] <= derived_end:
+            marks.popleft()
 
 
 class Dispatching:
     """Dispatches what was appended to ``replica``. ``dispatched`` is called when records became visible, ``stepped`` after every step."""
 
-    def __init__(self, replica: Derivable, *, name: str, dispatched: Callable[[], None], stepped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        replica: Derivable,
+        *,
+        name: str,
+        dispatched: Callable[[], None],
+        stepped: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._replica = replica
         self._name = name
         self._dispatched = dispatched
         self._stepped = stepped
+        self._clock = clock
+        self._arrivals = Arrivals()
         self._next: asyncio.Handle | None = None
         self._again: asyncio.TimerHandle | None = None
         self._hurries = False
@@ -47,10 +100,18 @@ class Dispatching:
         """Bytes of log that the next steps dispatch; 0 while they fail, or nothing more is whole: waiting would not help."""
         return 0 if self._failing or self._next is None else self._replica.end - self._replica.dispatched_end
 
+    @property
+    def waiting_ms(self) -> int:
+        """For how many milliseconds the oldest byte that queues or index lack has been in the log, or since the broker began to follow."""
+        self._arrivals.derived(self._replica.derived_end, self._replica.end)
+        oldest = self._arrivals.oldest
+        return 0 if oldest is None else round((self._clock.monotonic() - oldest) * 1000)
+
     def soon(self) -> None:
         """Go on in a moment, or with the next turn of the loop when a step's worth waits."""
         if self._stopped:
             return
+        self._arrivals.note(self._replica.derived_end, self._replica.end, self._clock.monotonic())
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(GATHER_S, self._step)
         if not self._hurries and self._replica.end - self._replica.dispatched_end >= STEP_BYTES:
@@ -91,4 +152,5 @@ class Dispatching:
                 self.soon()
             elif replica.dispatched_end < replica.end:  # behind a damaged record the master may never send more
                 self._again = asyncio.get_running_loop().call_later(RETRY_S, self._step)
+        self._arrivals.derived(replica.derived_end, replica.end)
         self._stepped()

@@ -134,7 +134,7 @@ class Follower:
         self._appended = appended
         self._failed = failed
         self._clock = clock
-        self._dispatching = Dispatching(replica, name=name, dispatched=dispatched, stepped=self._stepped)
+        self._dispatching = Dispatching(replica, name=name, dispatched=dispatched, stepped=self._stepped, clock=clock)
         self._background = Background(name)
         self.state = FollowerState.CONNECTING
         self.rate = Rate()
@@ -159,6 +159,11 @@ class Follower:
     def undispatched_bytes(self) -> int:
         """Bytes of the log that are in no queue yet."""
         return self._replica.end - self._replica.dispatched_end
+
+    @property
+    def dispatch_lag(self) -> tuple[int, int]:
+        """Bytes of the log that queues or key index lack, and for how many milliseconds the oldest of them has been in the log."""
+        return self._replica.end - self._replica.derived_end, self._dispatching.waiting_ms
 
     # --- life ---
 

@@ -100,7 +100,7 @@ OWN = (
         GAUGE,
         (),
         "Bytes of the log that are not in the key index.",
-        _one(lambda s: s.store.dispatch_lag[0]),
+        _one(lambda s: s.store.index_lag[0]),
     ),
     Metric(
         "sprocketmq_queue_behind_bytes",

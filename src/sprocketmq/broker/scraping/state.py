@@ -197,7 +197,7 @@ STATE = (
         GAUGE,
         _STORE,
         "Bytes of the log that are in no queue or key index yet.",
-        _stored(lambda s: max(s.store.dispatch_lag[0], s.replication.queue_behind_bytes)),
+        _stored(lambda s: s.replication.dispatch_lag[0]),
     ),
     Metric("rocketmq_storage_message_reserve_time_milliseconds", GAUGE, _STORE, "Age of the oldest message.", _stored(_reserve_ms)),
     Metric("rocketmq_timer_enqueue_lag", GAUGE, _STORE, "Timed messages that are not in the timer yet: none.", _stored(lambda _: 0)),

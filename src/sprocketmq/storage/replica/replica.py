@@ -46,6 +46,7 @@ class Replica:
     ) -> None:
         self._log = log
         self._table = table
+        self._index = index
         self._appender = appender
         self._maintenance = maintenance
         self._epochs = epochs
@@ -81,6 +82,11 @@ class Replica:
     def doubtful(self) -> bool:
         """Whether the log goes on behind ``end``, with a hole: the store must be recovered again at the next start."""
         return self._doubtful_from is not None
+
+    @property
+    def derived_end(self) -> int:
+        """The end of what both queues and key index have."""
+        return self.dispatched_end - (self._index.lag()[0] if self._index is not None else 0)
 
     # --- appending ---
 
@@ -162,7 +168,7 @@ class Replica:
 
     @property
     def dispatched_end(self) -> int:
-        """Records up to here are in queues and index."""
+        """Records up to here are in queues, and were offered to the key index."""
         return self._dispatcher.end
 
     def dispatch(self, budget_bytes: int) -> bool:

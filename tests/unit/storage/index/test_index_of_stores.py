@@ -239,12 +239,12 @@ def test_the_index_catches_up_after_the_disk_was_full_for_it(bench: "Bench") -> 
     bench.fs.fail("pwrite", 28, path="/index/")
     send(bench, range(30, 60))
     bench.store.flush(thorough=True)
-    assert bench.store.dispatch_lag[0] > 0
+    assert bench.store.index_lag[0] > 0
     assert found(bench, "k20") == [20]
     send(bench, range(60, 70))
     bench.fs.heal()
     bench.store.flush(thorough=True)
-    assert bench.store.dispatch_lag == (0, 0)
+    assert bench.store.index_lag == (0, 0)
     send(bench, range(70, 75))
     check(bench, 75)
     check_files(bench)
@@ -270,6 +270,6 @@ def test_much_traffic_is_indexed_as_it_comes(bench: "Bench", monkeypatch: pytest
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 3000)
     for n in range(0, 200, 10):
         send(bench, range(n, n + 10), batch=True)
-        assert bench.store.dispatch_lag[0] < 5000
+        assert bench.store.index_lag[0] < 5000
     check(bench, 200)
     check_files(bench)
