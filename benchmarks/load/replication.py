@@ -7,8 +7,10 @@ auto-batchcq  submitted messages through AutoBatch, 4,096 in flight
 sync-64       awaited sends of single messages, 64 in flight (SYNC_MASTER only)
 open-half     single messages at half the rate that the slower side reached in sync-64 (SYNC_MASTER only): the p99 of their latency
 
+While auto-batchcq runs, our slave is asked ten times a second how far queues and key index are behind its log.
+
 Goals: messages per CPU second of an asynchronous master 0.85 of an unreplicated broker's; rate of a synchronous one 0.6 of an unreplicated
-broker's; both 1.3 of Apache's rate; p99 no worse than Apache's. A ratio is the median of those of the rounds, as what a message costs depends on
+broker's; both 1.3 of Apache's rate; p99 no worse than Apache's; queues and index of our slave at most 1,000 ms behind its log. A ratio is the median of those of the rounds, as what a message costs depends on
 what else the machine does. After each mode every log of the slave is compared with its master's. The result is written after each round.
 Exits 1 when a goal is missed or a log differs, 2 when the machine cannot run the comparison.
 
@@ -52,6 +54,7 @@ from benchmarks.load.rounds import (
 from benchmarks.load.sides import READY_TIMEOUT_S, OurClient, Side, Topic, create_topic
 from benchmarks.load.stores import give_back
 from benchmarks.report import spread, write_result
+from sprocketmq import sync
 
 TOPIC = Topic("LoadTest", QUEUES, batch_queues=True)
 SINGLE = Workload("sync-64", "load_single", None, {"senders": 64})
@@ -59,6 +62,9 @@ ALONE, OURS, THEIRS = "alone", "ours", "theirs"
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
 DISK_BYTES = 48 << 30
 CATCH_UP_S = 60.0
+# How far queues and key index of a slave may be behind its log, and how often it is asked.
+BEHIND_GOAL_MS = 1000.0
+BEHIND_EVERY_S = 0.1
 # More than the logs of all sides grow by while one figure is taken.
 TOUCHED_BYTES = 3 << 30
 LOOPBACK_BYTES = 512 << 20
@@ -68,11 +74,15 @@ SLAVE_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
 @dataclass(frozen=True)
 class Pair(Side):
-    """A side whose master and slave are known; ``slave`` is the slave's store, None for a broker alone."""
+    """A side whose master and slave are known; ``slave`` is the slave's store, None for a broker alone.
+
+    ``behind`` asks our slave for how many bytes and milliseconds queues and index are behind its log.
+    """
 
     master_pid: int = 0
     slave_pid: int | None = None
     slave: Path | None = None
+    behind: Callable[[], tuple[int, int]] | None = None
 
     def drop_page_cache(self) -> None:
         """Have the system write out and forget both logs."""
@@ -128,15 +138,18 @@ def ours(directory: Path, mode: str | None) -> Iterator[Pair]:
         role = () if mode is None else ("--role", mode, "--ha-port", "0")
         master = start("broker", *at, "--store", str(directory / "master"), *role)
         pids = [namesrv.pid, master.pid]
-        slave_pid = None
+        slave_pid = behind = None
         if mode is not None:
-            slave_pid = start("broker", *at, "--store", str(directory / "slave"), "--role", "SLAVE", "--broker-id", "1").pid
+            slave = start("broker", *at, "--store", str(directory / "slave"), "--role", "SLAVE", "--broker-id", "1")
+            slave_pid = slave.pid
             pids.append(slave_pid)
+            admin = running.enter_context(sync.AdminClient(namesrv=namesrv.facts["namesrv"]))
+            behind = partial(dispatch_lag, admin, slave.facts["broker"])
         client = OurClient(namesrv.facts["namesrv"])
         running.callback(client.stop)
         pids.append(client.process.pid)
         copy = None if mode is None else directory / "slave"
-        yield Pair(name, namesrv.facts["namesrv"], client, tuple(pids), directory / "master", master.pid, slave_pid, copy)
+        yield Pair(name, namesrv.facts["namesrv"], client, tuple(pids), directory / "master", master.pid, slave_pid, copy, behind)
 
 
 @contextlib.contextmanager
@@ -154,6 +167,36 @@ def theirs(directory: Path, mode: str) -> Iterator[Pair]:
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         pids = (namesrv.process.pid, master.process.pid, slave.process.pid, client.process.pid)
         yield Pair(THEIRS, namesrv.address, client, pids, master.store, master.process.pid, slave.process.pid, slave.store)
+
+
+def dispatch_lag(admin: sync.AdminClient, broker: str) -> tuple[int, int]:
+    """Return for how many bytes and milliseconds queues and key index of a broker are behind its log."""
+    runtime = admin.broker_runtime(broker)
+    return int(runtime["dispatchBehindBytes"]), int(runtime["dispatchBehindMs"])
+
+
+@contextlib.contextmanager
+def watched(behind: Callable[[], tuple[int, int]] | None) -> Iterator[Figures]:
+    """Ask all the while how far a slave is behind its log; what is yielded has the largest figures at the end, nothing without a slave."""
+    found: Figures = {}
+    if behind is None:
+        yield found
+        return
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(BEHIND_EVERY_S):
+            for name, value in zip(("behind_bytes", "behind_ms"), behind(), strict=True):
+                found[name] = max(found.get(name, 0), value)
+            found["behind_samples"] = found.get("behind_samples", 0) + 1
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        watcher.join()
 
 
 def cpu_s(pid: int) -> float:
@@ -180,10 +223,12 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
     sampler = threading.Thread(target=sample)
     sampler.start()
     try:
-        figures = one_round(side, sides, workload, options.warm, options.seconds)
+        with watched(side.behind if workload is AUTO else None) as behind:
+            figures = one_round(side, sides, workload, options.warm, options.seconds)
     finally:
         stop.set()
         sampler.join()
+    figures.update(behind)
     for name in pids:
         figures[f"{name}_cpu_us"] = (taken[1][name] - taken[0][name]) / figures["messages"] * 1e6
     return figures
@@ -231,6 +276,7 @@ def summary(done: dict[str, list[Figures]]) -> Figures:
                     for key in ("p50_ms", "p99_ms", "master_cpu_us", "slave_cpu_us", "foreign_cpu")
                     if key in figures[0]
                 },
+                **{key: max(one[key] for one in figures) for key in ("behind_bytes", "behind_ms") if key in figures[0]},
             }
     return found
 
@@ -252,6 +298,8 @@ def verdicts(mode: str, done: dict[str, dict[str, list[Figures]]]) -> dict[str, 
             found["rate / alone"] = verdict(ratio(auto, OURS, ALONE, "messages_per_s"), 0.6)
     if OURS in auto and THEIRS in auto:
         found["rate / Apache"] = verdict(ratio(auto, OURS, THEIRS, "messages_per_s"), 1.3)
+    if OURS in auto:
+        found["slave behind its log, ms"] = verdict(max(one["behind_ms"] for one in auto[OURS]), BEHIND_GOAL_MS, at_most=True)
     if OURS in half and THEIRS in half:
         found["p99 / Apache"] = verdict(ratio(half, OURS, THEIRS, "p99_ms"), 1.0, at_most=True)
     return found
@@ -317,7 +365,8 @@ def measure(mode: str, options: argparse.Namespace, directory: Path, save: Calla
                 cpu = "".join(
                     f"   {name} {figures[f'{name}_cpu_us']:.2f} us CPU" for name in ("master", "slave") if f"{name}_cpu_us" in figures
                 )
-                print(f"{mode}  round {number + 1}  {rounds.line(workload, side, figures)}{cpu}", flush=True)
+                late = f"   slave behind {figures['behind_ms']:,} ms" if "behind_ms" in figures else ""
+                print(f"{mode}  round {number + 1}  {rounds.line(workload, side, figures)}{cpu}{late}", flush=True)
 
         def so_far() -> Figures:
             return {**{name: summary(figures) for name, figures in done.items()}, "verdicts": verdicts(mode, done)}
