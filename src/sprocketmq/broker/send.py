@@ -267,8 +267,7 @@ class SendHandlers:
             level, due_ms, properties = self._rules.delay_asked(properties)
             if level or due_ms:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
-        if "INNER_" in properties and (property_value(properties, "INNER_NUM\x01") or property_value(properties, "INNER_BASE\x01")):
-            raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self._too_large)
+        self._rules.check_outer(properties)
         uniq = property_value(properties, "UNIQ_KEY\x01")
         body = command.body
         if uniq and topic.batch_queues:
@@ -277,8 +276,7 @@ class SendHandlers:
                 count, strings = scan(body)
             except RemoteProtocolError as e:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, f"{self._too_large} {e}") from None
-            if b"M" in strings or b"L" in strings:
-                self._rules.check_members(strings, body)
+            self._rules.check_members(strings, body)
             properties = self._completed(properties)
             tag = tags_code(property_value(properties, "TAGS\x01"))
             queue_offset, log_offset = self._store.stage_inner_batch(
@@ -297,9 +295,7 @@ class SendHandlers:
             sends.append((conn, command, topic, queue_id, queue_offset, log_offset, uniq, tag, count, message_type, size, waits))
         else:
             columns = split(body)
-            strings = columns.text
-            if b"M" in strings or b"L" in strings:
-                self._rules.check_members(strings, body)
+            self._rules.check_members(columns.text, body)
             queue_offset, log_offsets = self._store.stage_batch(
                 name, queue_id, columns, sys_flag=sys_flag, born_timestamp_ms=born, born_host=conn.peer_host
             )

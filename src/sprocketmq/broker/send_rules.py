@@ -17,6 +17,7 @@ from sprocketmq.protocol.codes import (
 from sprocketmq.protocol.properties import (
     CLUSTER,
     DELAY,
+    INNER_BASE,
     INNER_NUM,
     LITE_TOPIC,
     MSG_REGION,
@@ -103,14 +104,22 @@ class SendRules:
 
     def _cleaned(self, properties: str) -> str:
         pairs = decode_properties(properties.encode())
-        if INNER_NUM in pairs:
+        self._check_done(pairs)
+        for name in (*self.added_names, POP_CK):
+            pairs.pop(name, None)
+        return encode_properties(pairs).decode()
+
+    def check_outer(self, properties: str) -> None:
+        """Raise SendRefused for a property on a batch's outer message that the broker sets itself, or does nothing about."""
+        if "INNER_" in properties or "LITE_TOPIC\x01" in properties:
+            self._check_done(decode_properties(properties.encode()))
+
+    def _check_done(self, pairs: dict[str, str]) -> None:
+        if INNER_NUM in pairs or INNER_BASE in pairs:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, self.too_large)
         for name, remark in NOT_DONE.items():
             if name in pairs:
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        for name in (*self.added_names, POP_CK):
-            pairs.pop(name, None)
-        return encode_properties(pairs).decode()
 
     def checked_sys_flag(self, sys_flag: int, properties: str) -> int:
         """Return the system flag as it is stored. Raises SendRefused."""
@@ -167,11 +176,17 @@ class SendRules:
         return 0, due, properties
 
     def check_members(self, strings: bytes, body: bytes | memoryview) -> None:
-        """Raise SendRefused for a batch with half of a transaction or a delayed message; ``strings`` are all its property strings."""
-        if not any(name in strings for name in (b"TRAN_MSG\x01", b"DELAY\x01", b"TIMER_")):
+        """Raise SendRefused for a batch with a message that must be sent by itself, or asks for what the broker does not do.
+
+        ``strings`` are all its property strings.
+        """
+        if b"M" not in strings and b"L" not in strings and b"INNER_" not in strings:  # as most
+            return
+        if not any(name in strings for name in (b"TRAN_MSG\x01", b"DELAY\x01", b"TIMER_", b"LITE_TOPIC\x01", b"INNER_")):
             return
         for index, entry in enumerate(split_batch(body)):
             pairs = decode_properties(entry.properties)
+            self._check_done(pairs)
             if is_half(pairs):
                 raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, HALF_BATCH)
             level, due_ms, _ = self.delay_asked(entry.properties.decode())

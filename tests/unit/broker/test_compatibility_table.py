@@ -92,5 +92,27 @@ async def test_every_attribute_of_groups_is_refused(ask):
 def test_properties_with_a_meaning_for_brokers_are_in_the_table():
     listed = named("Properties of a message")
     assert listed - {"_SYS_MSG_PRIORITY_", "__LITE_TOPIC"} <= RESERVED
-    for row in rows("Properties of a message"):
-        assert re.search("done|refused|replaced|stored|here", row[1]), row
+    for row in rows("Properties of a message")[1:]:
+        for cell in row[1:]:
+            assert re.search("done|refused|replaced|stored|the same", cell), row
+
+
+# What a property says when its message is to be more than an ordinary one.
+VALUES = {"TRAN_MSG": "true", "TIMER_DELIVER_MS": "{soon}"}
+PROPERTIES = [
+    (name, *(int(found[1]) if (found := re.search(r"refused, (\d+)", cell)) else 0 for cell in row[1:]))
+    for row in rows("Properties of a message")[1:]
+    for name in re.findall(r"`([^`]+)`", row[0]) or ["one_of_all_others"]
+]
+
+
+@pytest.mark.parametrize(("name", "alone", "in_batch"), PROPERTIES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("topic", ["orders", "batches"])
+async def test_every_property_is_done_or_refused_as_listed(broker, ask, clock, topic, name, alone, in_batch):
+    broker.topics.create_internal("batches", 4, attributes={"queue.type": "BatchCQ"})
+    text = f"{name}\x01{VALUES.get(name, '1').format(soon=clock.time_ms() + 60_000)}\x02"
+    outer = "UNIQ_KEY\x017F000001516DE40737036832F5A00002\x02"
+    answers = [await ask.send(topic, properties=text)]
+    for on_batch, on_member in ((text, ""), (outer + text, ""), ("", text), (outer, text)):
+        answers.append(await ask.send_batch(topic, [b"one", b"two"], properties=on_batch, each=on_member.encode()))
+    assert [answer.code for answer in answers] == [alone, *[in_batch] * 4]

@@ -184,6 +184,7 @@ async def test_what_this_broker_does_not_do_with_a_message_is_said(ask, topics, 
         (310, ask.send_ext("orders", properties=properties), b"body"),
         (10, v1_ext("orders", properties), b"body"),
         (320, ask.send_ext("batches", properties=OUTER + properties, batch=True), batch_of("", "")),
+        (320, ask.send_ext("orders", batch=True), batch_of("", properties)),
     ):
         answer = await ask(code, ext, body)
         assert answer.code == 13
