@@ -233,7 +233,7 @@ class JavaProcess:
         self._reap()
 
     def _reap(self) -> None:
-        self.process.wait(20)
+        self.process.wait(60)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ def request(
         ext = login.sign(ext, body)
     header = json.dumps({"code": code, "flag": 0, "language": "PYTHON", "opaque": 1, "version": 513, "extFields": ext}).encode()
     with contextlib.ExitStack() as closing:
-        connection = closing.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        connection = closing.enter_context(socket.create_connection((host, int(port)), timeout=30))
         if tls is not None:
             connection = closing.enter_context(tls.wrap_socket(connection, server_hostname=host))
         answer = closing.enter_context(connection.makefile("rb"))
@@ -564,7 +564,7 @@ class JavaClient(JavaProcess):
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+                self.process.wait(60)
         super().stop()
 
 

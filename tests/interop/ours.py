@@ -44,16 +44,16 @@ class OurProcess:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(20)
+                self.process.wait(60)
         self._close()
 
     def kill(self) -> None:
         """End the process at once, by SIGKILL, as if the machine's memory had run out."""
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         self._close()
 
     def _close(self) -> None:

@@ -40,7 +40,7 @@ async def connected(side: Side) -> AsyncIterator[Connection]:
 async def send(conn: Connection, topic: str, body: bytes, properties: Mapping[str, str], *, queue: int, batch: bool = False) -> Command:
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
     ext = {"a": "raw", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000", "h": "0", "i": text, "j": "0"}
-    return await conn.request(320 if batch else 310, ext={**ext, "k": "false", "m": str(batch).lower()}, body=body, timeout_s=10)
+    return await conn.request(320 if batch else 310, ext={**ext, "k": "false", "m": str(batch).lower()}, body=body, timeout_s=60)
 
 
 # --- priorities ---
@@ -218,5 +218,5 @@ async def test_a_batch_that_is_too_large_has_one_code_here(java: JavaClient, sid
 async def test_a_recall_of_a_handle_that_is_none_is_refused(java: JavaClient, side: Side) -> None:
     assert "success" in update_topic(java, side, "Refusals", "")
     async with connected(side) as conn:
-        recall = await conn.request(370, ext={"topic": "Refusals", "recallHandle": "x"}, timeout_s=10)
+        recall = await conn.request(370, ext={"topic": "Refusals", "recallHandle": "x"}, timeout_s=60)
     assert recall.code == 604

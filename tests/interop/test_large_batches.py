@@ -19,7 +19,7 @@ async def test_batches_up_to_the_limit_are_taken(side: Side, attributes: dict[st
     topic = f"large_{size}_{'lists' if attributes else 'plain'}"
     async with (
         AdminClient(namesrv=side.namesrv) as admin,
-        Producer("large", namesrv=side.namesrv, timeout_s=20) as producer,
+        Producer("large", namesrv=side.namesrv, timeout_s=60) as producer,
         PullConsumer("reader", namesrv=side.namesrv) as consumer,
     ):
         await admin.create_topic(topic, queues=1, attributes=attributes, cluster=side.cluster)

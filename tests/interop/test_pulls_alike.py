@@ -41,7 +41,7 @@ async def conn(side: Side) -> AsyncIterator[Connection]:
 
 async def ask(conn: Connection, code: int, body: bytes = b"", **ext: object) -> Command:
     """Send one request and return its answer, whatever that is."""
-    return await conn.request(code, ext={name: str(value) for name, value in ext.items()}, body=body, timeout_s=10)
+    return await conn.request(code, ext={name: str(value) for name, value in ext.items()}, body=body, timeout_s=60)
 
 
 async def pull(conn: Connection, topic: str, offset: int, *, count: int = 32, tags: str = "*", flags: int = 4) -> Command:

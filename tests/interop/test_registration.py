@@ -171,6 +171,6 @@ async def test_either_nameserver_goes_on_with_the_key_value_configuration_of_the
 async def kv_value(namesrv: str) -> str | None:
     """Ask a nameserver for the item `key` of the namespace `ns`."""
     pool = ConnectionPool(expected="nameserver")
-    answer = await (await pool.get(namesrv)).request(101, ext={"namespace": "ns", "key": "key"}, timeout_s=10)
+    answer = await (await pool.get(namesrv)).request(101, ext={"namespace": "ns", "key": "key"}, timeout_s=60)
     await pool.close()
     return (answer.ext or {}).get("value")

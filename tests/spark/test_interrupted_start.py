@@ -30,10 +30,12 @@ def descendants(mark, parent):
 
 
 def is_jvm(process):
+    """Tell the JVM of Spark from the shell script and the launcher before it, which have the same words behind others."""
     try:
-        return "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
+        program, *words = process.cmdline() or [""]
     except psutil.Error:
         return False
+    return program.endswith("java") and "org.apache.spark.deploy.SparkSubmit" in words and "org.apache.spark.launcher.Main" not in words
 
 
 @pytest.mark.parametrize(
@@ -53,8 +55,16 @@ def test_an_interrupted_start_leaves_no_process(number, moment):
         program.send_signal(number)
         program.wait(60)
         assert program.returncode == -number
-        # A JVM whose program was killed outright ends when it has read that its input has ended.
-        wait_until(lambda: not descendants(mark, program.pid), timeout_s=1 if number == signal.SIGINT else 60)
+        jvms = set()
+
+        def all_are_gone():
+            left = descendants(mark, program.pid)
+            jvms.update(process.pid for process in left if is_jvm(process))
+            return not left
+
+        wait_until(all_are_gone, timeout_s=60)
+        # An interrupted program has ended its JVM; that of one that was killed outright ends when it has read that its input has ended.
+        assert not jvms or number == signal.SIGTERM
     finally:
         program.kill()
         for process in descendants(mark, program.pid):

@@ -216,7 +216,7 @@ class Impostor:
     def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(5)
+        self._thread.join(60)
         for sock in self._connections:
             sock.close()
 
@@ -312,7 +312,7 @@ def assert_command_fails_with(command, address, words, capfd, monkeypatch):
 
 
 async def test_without_a_nameserver_known_topics_go_on_new_ones_fail_in_bounded_time_and_recover():
-    async with LocalCluster() as mq, Producer("pg", namesrv=mq.namesrv, timeout_s=2) as producer:
+    async with LocalCluster() as mq, Producer("pg", namesrv=mq.namesrv, timeout_s=30) as producer:
         await producer.send(Message("known", b"1"))
         await eventually(lambda: len(mq.messages("known")) == 1)
         mq.stop_namesrv()

@@ -58,11 +58,51 @@ GUARDS: dict[str, tuple[int | None, str]] = {
     "subprocess.run": (None, "timeout"),
     "pytest.mark.timeout": (0, "timeout"),
 }
+# Methods that give up as well, of whatever object, when they are told to after a second or more: by name, and where the limit stands.
+METHODS: dict[str, tuple[int, str]] = {
+    "communicate": (1, "timeout"),
+    "join": (0, "timeout"),
+    "result": (0, "timeout"),
+    "wait": (0, "timeout"),
+}
+# Other calls may have a limit of this name.
+LIMITS = ("timeout_s", "timeout")
+# They return what there is when the time is up, and are asked again.
+ASKED_AGAIN = ("poll",)
 # Waits that are to be in vain, and limits that are what a test is about.
 IMPATIENT = {
+    "crash/test_kill.py": "sends that end unknown, as their broker is killed",
+    "crash/test_transactions.py": "sends that end unknown, as their broker is killed",
+    "interop/test_request_reply.py": "requests that nobody answers",
+    "interop/test_security_java_client.py": "messages that must not come",
+    "simulation/clients.py": "time is virtual",
+    "unit/broker/test_acks.py": "the clock is moved by hand",
+    "unit/client/send/test_delivery.py": "a third of their time goes to a broker that accepts no connection",
+    "unit/client/send/test_producer.py": "a send that nobody answers, which another one outwaits",
+    "unit/client/test_requests.py": "a question that is asked again",
+    "unit/client/test_sync.py": "sends that nobody answers",
     "unit/testing/test_plugin.py": "what a wait says that was in vain",
     "unit/client/consume/test_group_live.py": "the loop of a wait that looks again",
     "spark_faults/test_restarts.py": "a pause of a producer that can be ended",
+}
+
+# Functions and methods that read a clock, and names of what took some time.
+CLOCKS = (
+    "monotonic",
+    "monotonic_ns",
+    "now_ms",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time",
+    "thread_time",
+    "time",
+    "time_ms",
+    "time_ns",
+)
+ELAPSED = re.compile(r"(elapsed|took|seconds|duration|waited)(_s|_ms)?")
+# Who compares with what something took, and why.
+TIMED: dict[str, str] = {
+    "fuzz/test_fuzz_protocol.py": "fuzzes for a given time; processor time of seconds for a few KiB is a fault of a decoder",
 }
 
 # Private names of the package, and of others, by the reason why a test uses them.
@@ -176,27 +216,94 @@ def test_nothing_is_waited_for_by_sleeping() -> None:
     assert SLEEPERS.keys() - sleeps.keys() == set(), "these sleep no more: take them from the list"
 
 
-def limits_of(function: str, call: ast.Call) -> Iterator[float]:
-    """Yield the limits a call is given as numbers."""
-    position, keyword = GUARDS.get(function, (None, ""))
-    given = [word.value for word in call.keywords if word.arg == keyword]
+def numbers_in(limit: ast.expr) -> Iterator[float]:
+    """Yield the numbers that an argument may be: of a condition, both."""
+    if isinstance(limit, ast.Constant) and isinstance(limit.value, int | float) and not isinstance(limit.value, bool):
+        yield limit.value
+    elif isinstance(limit, ast.IfExp):
+        yield from numbers_in(limit.body)
+        yield from numbers_in(limit.orelse)
+
+
+def limits_of(call: ast.Call) -> Iterator[float]:
+    """Yield the limits below ``PATIENT_S`` that a call is given as numbers. What is no guard may be told to wait for a moment only."""
+    function = ast.unparse(call.func) if is_plain(call.func) else ""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else function
+    if function in GUARDS:
+        position, *names = GUARDS[function]
+        least = 0.001  # 0: none
+    elif method in ASKED_AGAIN:
+        return
+    else:
+        position, *names = (METHODS[method][0], *LIMITS) if method in METHODS else (None, *LIMITS)
+        least = 1.0
+    given = [word.value for word in call.keywords if word.arg in names]
     if position is not None:
         given += call.args[position : position + 1]
-    for limit in given:
-        if isinstance(limit, ast.Constant) and isinstance(limit.value, int | float):
-            yield limit.value
+    yield from (limit for argument in given for limit in numbers_in(argument) if least <= limit < PATIENT_S)
 
 
 def test_a_limit_that_ends_what_hangs_is_patient() -> None:
-    impatient = [
-        f"{name_of(path)}:{call.lineno}: {function} gives up after {limit} s"
-        for path in FILES
-        if name_of(path) not in IMPATIENT
-        for function, call in calls(path)
-        for limit in limits_of(function, call)
-        if limit < PATIENT_S
-    ]
-    assert impatient == []
+    impatient: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call):
+                for limit in limits_of(node):
+                    said = f"{node.lineno}: {ast.unparse(node.func)} gives up after {limit} s"
+                    impatient.setdefault(name_of(path), []).append(said)
+    assert {name: said for name, said in impatient.items() if name not in IMPATIENT} == {}
+    assert IMPATIENT.keys() - impatient.keys() == set(), "these are patient now: take them from the list"
+
+
+def reads_a_clock(node: ast.AST) -> bool:
+    """Tell whether a real clock is read; what is called ``clock`` is one that the test moves."""
+    if not isinstance(node, ast.Call):
+        return False
+    owner, _, name = ast.unparse(node.func).rpartition(".")
+    return name in CLOCKS and not owner.endswith("clock")
+
+
+def is_elapsed(value: ast.AST, names: set[str]) -> bool:
+    """Tell whether a value has to do with how long something took: a clock's time less another, or what is called so."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and any(map(reads_a_clock, ast.walk(node.left))):
+            return True
+        named = next((getattr(node, name) for name in ("id", "attr", "value") if isinstance(getattr(node, name, None), str)), "")
+        if named in names or ELAPSED.fullmatch(named):
+            return True
+    return False
+
+
+def upper_bounds(compared: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a comparison says is less than what."""
+    terms = [compared.left, *compared.comparators]
+    for left, operator, right in zip(terms, compared.ops, terms[1:], strict=False):
+        if isinstance(operator, ast.Lt | ast.LtE):
+            yield left, right
+        elif isinstance(operator, ast.Gt | ast.GtE):
+            yield right, left
+
+
+def test_nothing_has_to_be_fast() -> None:
+    timed: dict[str, list[str]] = {}
+    for path in FILES:
+        nodes = nodes_of(path)
+        names = {
+            target.id
+            for node in nodes
+            if isinstance(node, ast.Assign) and is_elapsed(node.value, set())
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in nodes:
+            for small, large in upper_bounds(node) if isinstance(node, ast.Compare) else ():
+                patient = isinstance(large, ast.Constant) and isinstance(large.value, int | float) and large.value >= PATIENT_S
+                if is_elapsed(small, names) and not patient:
+                    timed.setdefault(name_of(path), []).append(f"{node.lineno}: {ast.unparse(node)}")
+    assert {name: said for name, said in timed.items() if name not in TIMED} == {}, (
+        "how fast a machine is, is measured by benchmarks; a test waits for things, or moves a clock by hand"
+    )
+    assert TIMED.keys() - timed.keys() == set(), "these measure no time now: take them from the list"
 
 
 def test_no_server_has_a_port_of_its_own() -> None:
@@ -234,5 +341,5 @@ def test_private_names_are_left_alone_but_for_a_reason() -> None:
 
 
 def test_files_that_may_do_what_others_may_not_are_there() -> None:
-    assert {*SLEEPERS, *IMPATIENT} <= {name_of(path) for path in FILES}
-    assert all(re.fullmatch(r"[a-z].{10,}", reason) for reason in {*SLEEPERS.values(), *IMPATIENT.values()})
+    assert {*SLEEPERS, *IMPATIENT, *TIMED} <= {name_of(path) for path in FILES}
+    assert all(re.fullmatch(r"[a-z].{10,}", reason) for reason in {*SLEEPERS.values(), *IMPATIENT.values(), *TIMED.values()})

@@ -285,7 +285,7 @@ async def test_the_answer_to_a_repeated_request_waits_for_the_disk_like_the_firs
     flush = broker.store.flush_log
 
     def slow_flush():
-        assert gate.wait(5)
+        assert gate.wait(60)
         return flush()
 
     monkeypatch.setattr(broker.store, "flush_log", slow_flush)

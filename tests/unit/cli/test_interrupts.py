@@ -38,7 +38,7 @@ def test_a_closed_standard_stream_fails_what_needs_it_and_nothing_else(mq, spawn
     mq.create_topic("closed")
     verb = ["topic", "list"] if fd else ["produce", "closed"]
     command = spawn(mq, *verb, preexec_fn=lambda: os.close(fd))
-    _, err = command.communicate(timeout=20)
+    _, err = command.communicate(timeout=120)
     assert (command.returncode, err) == (1, b"sprocketmq: Bad file descriptor\n")
 
 
@@ -58,7 +58,7 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_a_failure(mq, spawn)
     mq.create_topic("full")
     with Path("/dev/full").open("w") as full:
         command = spawn(mq, "topic", "list", stdout=full)
-        _, err = command.communicate(timeout=20)
+        _, err = command.communicate(timeout=120)
     assert (command.returncode, err) == (1, b"sprocketmq: No space left on device\n")
 
 

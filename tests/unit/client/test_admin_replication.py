@@ -51,7 +51,7 @@ def test_connections_are_told_apart_by_host_and_then_by_how_far_they_are():
 
 
 async def test_brokers_are_listed_by_name_and_those_that_do_not_answer_with_the_reason():
-    async with LocalCluster(brokers=2, in_process=False) as mq, AdminClient(namesrv=mq.namesrv, timeout_s=5) as admin:
+    async with LocalCluster(brokers=2, in_process=False) as mq, AdminClient(namesrv=mq.namesrv, timeout_s=60) as admin:
         first, second = await admin.brokers()
         assert (first.broker_name, first.broker_id, first.address) == ("broker-a", 0, mq.brokers[0])
         assert (first.role, first.version, first.cluster, first.problem) == ("ASYNC_MASTER", "V5_5_0", "DefaultCluster", "")
@@ -63,7 +63,7 @@ async def test_brokers_are_listed_by_name_and_those_that_do_not_answer_with_the_
 
 
 async def test_a_slave_tells_how_it_follows():
-    async with LocalCluster(replicas=1) as mq, AdminClient(namesrv=mq.namesrv, timeout_s=5) as admin:
+    async with LocalCluster(replicas=1) as mq, AdminClient(namesrv=mq.namesrv, timeout_s=60) as admin:
         await admin.create_topic("orders", queues=1)
 
         master, slave = await admin.brokers("broker-a")

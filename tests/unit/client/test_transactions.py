@@ -311,7 +311,7 @@ class _Question:
 
 
 def test_a_question_that_cannot_be_read_is_dropped(caplog):
-    checks = TransactionChecks(nobody_asks, "pg", timeout_s=1, otherwise=nobody_asks, clock=_Clock())
+    checks = TransactionChecks(nobody_asks, "pg", timeout_s=60, otherwise=nobody_asks, clock=_Clock())
     checks.handle(_Connection(), _Question(b"no record"))
     checks.handle(_Connection(), _Question(b""))
     assert "transaction_check_dropped" in caplog.text

@@ -166,7 +166,7 @@ async def test_a_broker_with_a_lower_limit_refuses_and_says_so(tmp_path):
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_broker_restart_in_the_middle_loses_nothing_that_was_acknowledged(real, killed):
     acknowledged: list[str] = []
-    async with Producer("pg", namesrv=real.namesrv.address, timeout_s=10) as producer:
+    async with Producer("pg", namesrv=real.namesrv.address, timeout_s=60) as producer:
         await producer.send(Message("t", b"x"))
         stop = asyncio.Event()
 

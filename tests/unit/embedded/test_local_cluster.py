@@ -125,12 +125,12 @@ def test_a_broker_that_is_killed_comes_back_with_its_messages_and_port(in_proces
 
 @pytest.mark.parametrize("in_process", [True, False])
 def test_a_broker_goes_away_and_comes_back_with_its_messages_and_port(in_process):
-    with LocalCluster(in_process=in_process) as mq, sync.Producer("pg", namesrv=mq.namesrv, timeout_s=1, retries=1) as producer:
+    with LocalCluster(in_process=in_process) as mq, sync.Producer("pg", namesrv=mq.namesrv, timeout_s=60, retries=1) as producer:
         producer.send(Message("orders", b"before"))
         (address,) = mq.brokers
         mq.stop_broker()
         with pytest.raises(RetriableError):
-            producer.send(Message("orders", b"during"))
+            producer.send(Message("orders", b"during"), timeout_s=0.5)
         mq.start_broker()
         assert mq.brokers == [address]
 

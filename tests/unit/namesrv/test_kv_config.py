@@ -78,7 +78,7 @@ async def test_an_answer_comes_when_its_item_is_on_the_disk_and_waiting_changes_
 
         def save(self, tree):
             self.saves += 1
-            assert self.may.wait(5)
+            assert self.may.wait(60)
             super().save(tree)
 
     file = Slow(path)

@@ -73,7 +73,7 @@ def test_lots_whose_task_is_cancelled_end_with_an_error(access, ordered):
     sender = Sender(access, max_in_flight=3, ordered=ordered)
     for _ in range(3):
         sender.put(Lot())
-    assert began.wait(5)
+    assert began.wait(60)
     access.thread.call_soon(lambda: [task.cancel() for task in list(access.background._tasks)])
     with pytest.raises(ClientClosed, match="cancelled"):
         sender.finish()
