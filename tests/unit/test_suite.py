@@ -1,4 +1,7 @@
-"""What the tests promise about themselves: they wait for things instead of sleeping, are patient, use free ports, and touch few private names."""
+"""What the tests promise about themselves.
+
+They wait for things instead of sleeping, are patient and measure no time, use free ports, and touch few private names.
+"""
 
 from __future__ import annotations
 
