@@ -1,4 +1,4 @@
-"""Every task that lives as long as a client, broker or nameserver: it fails, or is cancelled by a stranger, and goes on.
+"""Every task that lives as long as a client, broker, nameserver, dashboard, endpoint or follower: it fails, or is cancelled by a stranger, and goes on.
 
 The tasks are found by looking, so that a new one is tested too; and ``test_tasks_are_made_in_one_place`` keeps it from being made elsewhere.
 """
@@ -6,27 +6,46 @@ The tasks are found by looking, so that a new one is tested too; and ``test_task
 import ast
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 import pytest
+from tests.certificates import Pair
 
 import sprocketmq
-from sprocketmq import Message, Producer, PullConsumer, PushConsumer
+from sprocketmq import Message, Producer, PullConsumer, PushConsumer, arrow
 from sprocketmq.broker import Broker, BrokerConfig
+from sprocketmq.broker.replication.follower import FollowerState
+from sprocketmq.broker.replication.roles import Role
+from sprocketmq.client.credentials import NO_SECURITY
+from sprocketmq.errors import ClientClosed
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
+from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background, Kept
+from sprocketmq.net.tls import TlsConfig
+from sprocketmq.protocol.credentials import Credentials
+from sprocketmq.proxy.server import EndpointServer
+from sprocketmq.proxy.users import Users
+from sprocketmq.security.config import SecurityConfig
+from sprocketmq.security.tables import AccessTables
+from sprocketmq.security.user_file import create_users_file
+from sprocketmq.security.users import User, UserType
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing import eventually as eventually_soon
+from sprocketmq.web.server import DashboardServer
+from sprocketmq.web.target import ClusterTarget
 
 # A machine may be busy with much else: nothing here measures how fast it is.
 PATIENCE_S = 30.0
 eventually = partial(eventually_soon, timeout_s=PATIENCE_S)
 
 pytestmark = pytest.mark.timeout(180)
+
+INNER = Credentials("inner", "the secret that brokers share")
+ADMIN = Credentials("admin", "the secret of the admin here")
 
 SOURCE = Path(sprocketmq.__file__).parent
 
@@ -67,17 +86,57 @@ def test_who_waits_for_a_shared_task_uses_share():
 
 
 @asynccontextmanager
-async def servers(root: Path) -> AsyncIterator[tuple[NameServer, Broker]]:
-    namesrv = NameServer(NameServerConfig(port=0))
+async def nameserver(**settings) -> AsyncIterator[NameServer]:
+    namesrv = NameServer(NameServerConfig(port=0, **settings))
     await namesrv.start()
+    try:
+        yield namesrv
+    finally:
+        await namesrv.stop()
+
+
+@asynccontextmanager
+async def a_broker(root: Path, namesrv: NameServer, **settings) -> AsyncIterator[Broker]:
     store = StoreConfig(root=root, commitlog_segment_bytes=1 << 20, preallocate=False)
-    broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,), default_topic_queues=2))
+    broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,), default_topic_queues=2, **settings))
     await broker.start()
     try:
-        yield namesrv, broker
+        yield broker
     finally:
         await broker.stop()
-        await namesrv.stop()
+
+
+@asynccontextmanager
+async def servers(root: Path) -> AsyncIterator[tuple[NameServer, Broker]]:
+    async with nameserver() as namesrv, a_broker(root, namesrv) as broker:
+        yield namesrv, broker
+
+
+@asynccontextmanager
+async def pair(root: Path, tls_client: TlsConfig | None = None, **settings) -> AsyncIterator[tuple[NameServer, Broker, Broker]]:
+    """Run a nameserver, a master and a slave with metrics; ``settings`` are those of all three."""
+    async with AsyncExitStack() as stack:
+        namesrv = await stack.enter_async_context(nameserver(**settings))
+        mine = {"metrics_exporter": "prom", "metrics_port": 0, "tls_client": tls_client, **settings}
+        master = await stack.enter_async_context(a_broker(root / "master", namesrv, ha_port=0, **mine))
+        slave = await stack.enter_async_context(a_broker(root / "slave", namesrv, role=Role.SLAVE, broker_id=1, **mine))
+        await eventually(lambda: follows(slave))
+        yield namesrv, master, slave
+
+
+def follows(slave: Broker) -> bool:
+    follower = slave.replication.follower
+    return follower is not None and follower.state is FollowerState.FOLLOWING and slave.replication.metadata.synced > 0
+
+
+def secured(root: Path, certificate: Pair) -> dict[str, object]:
+    """Return settings of servers that have users and talk over TLS only."""
+    root.mkdir(exist_ok=True)
+    create_users_file(root / "users.json", AccessTables().create_user(User("admin", (ADMIN.secret_key,), UserType.SUPER)))
+    return {
+        "security": SecurityConfig(users_file=root / "users.json", inner_credentials=INNER),
+        "tls": ServerTls("enforcing", certificate.cert_file, certificate.key_file),
+    }
 
 
 async def polled(namesrv: str, stack: AsyncExitStack) -> None:
@@ -112,6 +171,19 @@ EXPECTED = {
         "scan for silent brokers",
         "sweep of idle connections",
     },
+    "pair": {
+        "heartbeats to slaves",
+        "following the master",
+        "reports to the master",
+        "metadata of the master",
+        "watch over replication",
+        "search for the master",
+        "probes of the loop",
+    },
+    "secured": {"reload of users", "check of the TLS files"},
+    "dashboard": {"samples", "route refresh", "heartbeats"},
+    "endpoint": {"renewal of invisible times", "clients that are gone", "check of the TLS files", "heartbeats", "route refresh"},
+    "follower": {"new queues", "route refresh", "heartbeats"},
     "producer": {"route refresh", "heartbeats"},
     "pull consumer": {"route refresh", "heartbeats", "commits", "balance", "watch over pull loops", "pull loop"},
     "push consumer": {
@@ -146,6 +218,23 @@ def kept_tasks() -> set[Kept]:
     return {kept for made in MADE if not made.closed for kept in made.kept}
 
 
+FAULT = "a fault in the program"
+
+
+async def fail(kept: Kept) -> asyncio.Task:
+    """Let what a task waits for fail, once it waits."""
+    waits_for = await until_it_waits(kept)
+    waits_for.set_exception(ValueError(FAULT))
+    return kept.task
+
+
+async def cancel(kept: Kept) -> asyncio.Task:
+    """Cancel a task, once it waits."""
+    await until_it_waits(kept)
+    kept.task.cancel()
+    return kept.task
+
+
 async def until_it_waits(kept: Kept) -> asyncio.Future:
     def waits() -> bool:
         if not kept.alive or kept.task.done():
@@ -157,7 +246,12 @@ async def until_it_waits(kept: Kept) -> asyncio.Future:
     return kept.task._fut_waiter
 
 
-FAULT = "a fault in the program"
+async def in_its_loop(kept: Kept, work: Callable[[Kept], Coroutine[None, None, asyncio.Task]]) -> asyncio.Task:
+    """Do something to a task on its own loop, which may run in another thread; return the task."""
+    loop = kept.task.get_loop()
+    if loop is asyncio.get_running_loop():
+        return await work(kept)
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(kept), loop))
 
 
 async def assert_it_goes_on(kept: Kept, hit: asyncio.Task, caplog, *, may_handle: bool = False) -> None:
@@ -182,15 +276,11 @@ async def hit_everything(kept_before: set[Kept], caplog) -> set[str]:
     """Fail and cancel every task that was begun since, and return their names."""
     found = {kept for kept in kept_tasks() - kept_before if kept.alive}
     for kept in found:
-        waits_for = await until_it_waits(kept)
-        hit = kept.task
-        waits_for.set_exception(ValueError(FAULT))
+        hit = await in_its_loop(kept, fail)
         await assert_it_goes_on(kept, hit, caplog, may_handle=True)  # balancing reports what is wrong with one topic and goes on
-        await until_it_waits(kept)
-        hit = kept.task
-        hit.cancel()
+        hit = await in_its_loop(kept, cancel)
         await assert_it_goes_on(kept, hit, caplog)
-    return {kept.name.partition(" of T")[0].partition(" of t")[0].partition(" of MessageQueue")[0].partition(" of %")[0] for kept in found}
+    return {kept.name.partition(" of MessageQueue")[0] for kept in found}
 
 
 async def test_the_tasks_of_a_broker_and_a_nameserver_go_on(tmp_path, caplog):
@@ -199,6 +289,100 @@ async def test_the_tasks_of_a_broker_and_a_nameserver_go_on(tmp_path, caplog):
         async with Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer:
             await producer.send(Message("t", b"x"))
         assert broker.failure is None
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_the_tasks_of_a_master_and_its_slave_go_on(encrypted, tmp_path, authority, server_certificate, caplog):
+    tls = TlsConfig(authority.ca_file) if encrypted else None
+    settings = secured(tmp_path, server_certificate) if encrypted else {}
+    async with pair(tmp_path, tls, **settings) as (namesrv, master, slave):
+        expected = EXPECTED["servers"] | EXPECTED["pair"] | (EXPECTED["secured"] if encrypted else set())
+        assert await hit_everything(set(), caplog) == expected
+        copied = slave.replication.metadata.synced
+        async with Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S, credentials=ADMIN, tls=tls) as producer:
+            sent = await producer.send(Message("t", b"x"))
+        await eventually(lambda: slave.store.max_offset("t", sent.queue_id) == 1 and slave.replication.metadata.synced > copied)
+        assert follows(slave)
+        assert (master.failure, slave.failure) == (None, None)
+
+
+async def test_the_tasks_of_a_dashboard_go_on(tmp_path, caplog):
+    async with servers(tmp_path) as (namesrv, _):
+        before = kept_tasks()
+        server = DashboardServer(ClusterTarget(namesrv.address))
+        await server.start()
+        try:
+            collector = server.dashboard.collector
+            first = await collector.fresh()
+            assert await hit_everything(before, caplog) == EXPECTED["dashboard"]
+            collector.wake()
+            await eventually(lambda: collector.view.time_ms > first.time_ms)
+        finally:
+            await server.stop()
+
+
+async def test_the_tasks_of_a_grpc_endpoint_go_on(tmp_path, caplog):
+    async with servers(tmp_path) as (namesrv, _):
+        before = kept_tasks()
+        server = EndpointServer(namesrv.address, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}))
+        await server.start()
+        try:
+            assert await hit_everything(before, caplog) == EXPECTED["endpoint"]
+        finally:
+            await server.stop()
+
+
+async def test_the_tasks_of_a_follower_in_a_thread_of_its_own_go_on(tmp_path, caplog):
+    async with servers(tmp_path) as (namesrv, _), Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer:
+        await producer.send(Message("t", b"first"))
+        before = kept_tasks()
+        following = arrow.follow("t", namesrv=namesrv.address, start="first")
+        try:
+            rows = await asyncio.to_thread(next, following)
+            assert rows.column("body").to_pylist() == [b"first"]
+            assert await hit_everything(before, caplog) == EXPECTED["follower"]
+            await producer.send(Message("t", b"second"))
+            assert (await asyncio.to_thread(next, following)).column("body").to_pylist() == [b"second"]
+        finally:
+            await asyncio.to_thread(following.close)
+
+
+async def cancel_tasks(name: str) -> None:
+    """Cancel the tasks of the running loop that have this in their names."""
+    found = [task for task in asyncio.all_tasks() if name in task.get_name()]
+    assert found
+    for task in found:
+        task.cancel()
+
+
+async def test_a_follower_whose_pulls_are_cancelled_by_a_stranger_says_so(tmp_path):
+    async with servers(tmp_path) as (namesrv, _), Producer("pg", namesrv=namesrv.address, timeout_s=PATIENCE_S) as producer:
+        await producer.send(Message("t", b"first"))
+        before = kept_tasks()
+        following = arrow.follow("t", namesrv=namesrv.address, start="first")
+        try:
+            await asyncio.to_thread(next, following)
+            (loop,) = {kept.task.get_loop() for kept in kept_tasks() - before}
+            waiting = asyncio.ensure_future(asyncio.to_thread(next, following))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(cancel_tasks("Arrow reader: pull of"), loop))
+            with pytest.raises(ClientClosed, match="cancelled by code that does not own it"):
+                await asyncio.wait_for(waiting, 60)
+        finally:
+            await asyncio.to_thread(following.close)
+
+
+async def test_a_dashboard_whose_requests_are_cancelled_by_a_stranger_says_so(tmp_path, caplog):
+    async with servers(tmp_path) as (namesrv, _):
+        ended = asyncio.Event()
+        server = DashboardServer(ClusterTarget(namesrv.address), failed=ended.set)
+        await server.start()
+        try:
+            await cancel_tasks("dashboard: requests")
+            await asyncio.wait_for(ended.wait(), 60)
+            assert "answers no requests any more: cancelled by code that does not own it" in str(server.failure)
+            assert str(server.failure) in errors(caplog)
+        finally:
+            await server.stop()
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -23,7 +23,7 @@ from sprocketmq.client import AdminClient, PullConsumer
 from sprocketmq.client.arguments import check_number
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_subscription
 from sprocketmq.client.credentials import CredentialsArgument
-from sprocketmq.errors import ConfigError, FatalError, RemoteProtocolError, RetriableError, TopicNotFound
+from sprocketmq.errors import ClientClosed, ConfigError, FatalError, RemoteProtocolError, RetriableError, TopicNotFound
 from sprocketmq.net.loops import LoopThread
 from sprocketmq.net.tasks import Background
 from sprocketmq.net.tls import TlsConfig
@@ -367,9 +367,13 @@ class _Connection:
     async def _answer(self, queue: MessageQueue, offset: int) -> None:
         try:
             self._answers.append((await self.pull(queue, offset, NEVER, HOLD_MS), offset))
+        except asyncio.CancelledError:
+            self._answers.append(ClientClosed(f"the pull of {queue} was cancelled by code that does not own it"))
+            raise
         except Exception as e:  # noqa: BLE001 - raised by ``next_answer``
             self._answers.append(e)
-        self._wake.set()
+        finally:
+            self._wake.set()
 
     async def next_answer(self) -> tuple[PullResult, int]:
         """Return the next answer of any queue, with the offset that was asked for, and pull that queue on. Raises what a pull raised."""

@@ -77,6 +77,7 @@ async def _serve(options: argparse.Namespace) -> int:
                 f"--host {options.host} lets other machines in, and the cluster at {options.namesrv} has no access control, so that"
                 " everybody could change it: secure the cluster, or add --insecure if only machines you trust can reach it"
             )
+    stop = asyncio.Event()
     server = DashboardServer(
         target,
         host=options.host,
@@ -85,8 +86,8 @@ async def _serve(options: argparse.Namespace) -> int:
         allowed_hosts=_names(options),
         certificate=certificate,
         key=key,
+        failed=stop.set,
     )
-    stop = asyncio.Event()
     with on_stop_signals(lambda _: stop.set()):
         if options.stop_with_stdin:
             watch_stdin(asyncio.get_running_loop(), stop)
@@ -97,6 +98,8 @@ async def _serve(options: argparse.Namespace) -> int:
             await stop.wait()
         finally:
             await server.stop()
+    if server.failure is not None:
+        raise server.failure
     event(log, logging.INFO, "stopped", verb="dashboard")
     return EXIT_OK
 

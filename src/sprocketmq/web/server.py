@@ -2,20 +2,23 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import uvicorn
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, PortInUse
+from sprocketmq.errors import ConfigError, FatalError, PortInUse
 from sprocketmq.net.address import format_address
 from sprocketmq.net.tasks import Background
 from sprocketmq.web.app import create_app
 from sprocketmq.web.dashboard import Dashboard
 from sprocketmq.web.target import ClusterTarget
+
+log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
 BACKLOG = 128
@@ -43,7 +46,8 @@ async def login_needed(target: ClusterTarget) -> bool:
 class DashboardServer:
     """A dashboard that listens on ``host`` and ``port`` (0: any free one), with HTTPS when it has a certificate.
 
-    ``start`` raises PortInUse and ConfigError; ``stop`` ends open pages' streams, and may be called twice.
+    ``start`` raises PortInUse and ConfigError; ``stop`` ends open pages' streams, and may be called twice. When it ends although nobody
+    stopped it, ``failure`` says why, and ``failed`` is called.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class DashboardServer:
         allowed_hosts: Collection[str] = (),
         certificate: Path | None = None,
         key: Path | None = None,
+        failed: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.failure: FatalError | None = None
+        self._failed = failed
         self._host, self._port = host, port
         self._certificate, self._key = certificate, key
         app = create_app(target, read_only=read_only, allowed_hosts=allowed_hosts, clock=clock)
@@ -66,6 +73,7 @@ class DashboardServer:
         self._background = Background("dashboard")
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._listening: socket.socket | None = None
         self._address = ("", 0)
 
     @property
@@ -93,7 +101,7 @@ class DashboardServer:
             config.load()
         except (OSError, ssl.SSLError) as e:
             raise ConfigError(f"HTTPS with {self._certificate}: {e}") from None
-        listening = self._listen()
+        self._listening = listening = self._listen()
         self._address = listening.getsockname()[:2]
         self._server = _Uvicorn(config)
         self._serving = self._background.spawn(self._server.serve(sockets=[listening]), "requests", awaited=True)
@@ -103,6 +111,17 @@ class DashboardServer:
                 self._serving.result()
                 raise ConfigError("the dashboard did not start; its log says why")
             await asyncio.sleep(0.01)
+        self._serving.add_done_callback(self._ended)
+
+    def _ended(self, serving: "asyncio.Task[None]") -> None:
+        assert self._server is not None
+        if self._server.should_exit:
+            return
+        error = None if serving.cancelled() else serving.exception()
+        why = "cancelled by code that does not own it" if serving.cancelled() else repr(error)
+        self.failure = FatalError(f"the dashboard at {self.url} answers no requests any more: {why}")
+        log.error("%s", self.failure, exc_info=error)
+        self._failed()
 
     async def stop(self) -> None:
         """Answer what has been requested, within GRACE_S seconds, and stop."""
@@ -111,6 +130,9 @@ class DashboardServer:
         self.dashboard.end_streams()
         self._server.should_exit = True
         await asyncio.wait([self._serving])
+        if self.failure is not None and self._listening is not None:  # it did not get to that itself
+            listening, self._listening = self._listening, None
+            await self._server.shutdown(sockets=[listening])
         await self._background.close()
 
     def _listen(self) -> socket.socket:

@@ -1,5 +1,6 @@
 """``sprocketmq dashboard`` and ``serve --dashboard`` as processes."""
 
+import asyncio
 import ssl
 import urllib.request
 
@@ -9,6 +10,7 @@ from tests.ports import address_of, hold
 from sprocketmq.cli.app import main
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.security import directory
+from sprocketmq.web.server import DashboardServer
 
 
 def read(url, **options):
@@ -21,6 +23,19 @@ def test_the_dashboard_of_a_running_cluster(serving, mq):
     assert "<title>SprocketMQ</title>" in read(process.address["dashboard"])
     assert "broker-a" in read(f"{process.address['dashboard']}/api/overview")
     assert process.end()[0] == 0
+
+
+def test_a_dashboard_that_ends_although_nobody_stops_it_is_a_failure(cli, mq, monkeypatch):
+    class EndsAtOnce(DashboardServer):
+        async def start(self):
+            await super().start()
+            (requests,) = [task for task in asyncio.all_tasks() if task.get_name() == "dashboard: requests"]
+            requests.cancel()
+
+    monkeypatch.setattr("sprocketmq.web.server.DashboardServer", EndsAtOnce)
+    done = cli("dashboard", "--namesrv", mq.namesrv, "--port", "0")
+    assert done.code == 1
+    assert "answers no requests any more: cancelled by code that does not own it" in done.err.splitlines()[-1]
 
 
 def test_serve_has_a_dashboard_of_its_own(serving, tmp_path):
