@@ -15,17 +15,14 @@ from typing import Any
 import typer.main
 
 from sprocketmq import AdminClient, Batching, Producer, PullConsumer, PushConsumer, TlsConfig, TraceConfig, errors
-from sprocketmq.cli import dashboard, proxy, serving_options
+from sprocketmq.cli import demo, serving, serving_options
 from sprocketmq.cli.commands import app
 from sprocketmq.cli.config import data_directory
 from sprocketmq.embedded import LocalCluster
 
 HERE = str(data_directory())  # of this machine
 PAGES = Path(__file__).parents[1] / "reference"
-SERVING = {verb: serving_options.parser(verb) for verb in ("serve", "namesrv", "broker")} | {
-    "dashboard": dashboard.parser(),
-    "proxy": proxy.parser(),
-}
+ARGPARSED = {verb: serving.parser_of(verb) for verb in serving_options.DESCRIPTIONS} | {"demo": demo.parser()}
 
 
 def cell(text: object) -> str:
@@ -50,9 +47,9 @@ def command_page() -> str:
     for name, command in commands(typer.main.get_command(app), "sprocketmq"):
         verb = name.partition(" ")[2]
         parts.append(f"## {name}\n")
-        if verb in SERVING:
-            parts.append(f"{sentence(SERVING[verb].description)}\n")
-            rows = [argparse_row(action) for action in SERVING[verb]._actions]  # noqa: SLF001 - argparse has no public list of them
+        if verb in ARGPARSED:
+            parts.append(f"{sentence(ARGPARSED[verb].description)}\n")
+            rows = [argparse_row(action) for action in ARGPARSED[verb]._actions]  # noqa: SLF001 - argparse has no public list of them
         else:
             parts.append(f"{sentence(command.help)}\n")
             rows = [click_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]

@@ -9,22 +9,29 @@ from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK
 from sprocketmq.cli.output import print_json
 from sprocketmq.errors import ConfigError
 
+DESCRIPTION = "Run the demo: 336,776 flights through a broker and Spark into a table."
 DEFAULT_OUTPUT = Path("demo-output")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    p = argparse.ArgumentParser(
+        prog="sprocketmq demo",
+        description="Play the flights out of New York in 2013 through a broker into a checked Spark table.",
+        allow_abbrev=False,
+    )
+    p.add_argument(
+        "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="directory for tables, plot and report (default: %(default)s)"
+    )
+    p.add_argument("--keep", action="store_true", help="leave the cluster running, and print commands to look at it")
+    p.add_argument("--limit", type=_positive, metavar="N", help="play only the first N flights")
+    p.add_argument("--json", action="store_true", help="print the report as JSON, and no progress")
+    return p
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the demo with the words after ``demo`` and return its exit code: 0 only when every check passed."""
-    parser = argparse.ArgumentParser(
-        prog="sprocketmq demo",
-        description="Play the flights out of New York in 2013 through a broker into a checked Spark table.",
-    )
-    parser.add_argument(
-        "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="directory for tables, plot and report (default: %(default)s)"
-    )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster running, and print commands to look at it")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="play only the first N flights")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON, and no progress")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         from sprocketmq.demo.report import show
         from sprocketmq.demo.run import DemoSettings, keep_running, run_demo

@@ -3,6 +3,7 @@
 They parse with argparse and import only what they run, so `serve` is ready a quarter of a second after its process starts.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -37,18 +38,30 @@ class _Server(Protocol):
     async def stop(self) -> None: ...
 
 
-def run(arguments: Sequence[str]) -> int:
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of a serving verb."""
+    if verb == "dashboard":
+        from sprocketmq.cli import dashboard
+
+        return dashboard.parser()
+    if verb == "proxy":
+        from sprocketmq.cli import proxy
+
+        return proxy.parser()
+    return parser(verb)
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
     """Run a serving verb until it is stopped and return its exit code. Raises SprocketError when it cannot start."""
-    verb = arguments[0]
     if verb == "dashboard":
         from sprocketmq.cli.dashboard import run_dashboard
 
-        return run_dashboard(arguments[1:])
+        return run_dashboard(arguments)
     if verb == "proxy":
         from sprocketmq.cli.proxy import run_proxy
 
-        return run_proxy(arguments[1:])
-    options = parser(verb).parse_args(arguments[1:])
+        return run_proxy(arguments)
+    options = parser(verb).parse_args(arguments)
     settings = read_settings(verb, options)
     if options.show_config:
         print(settings.as_toml(), end="")

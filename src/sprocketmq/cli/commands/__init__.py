@@ -1,20 +1,19 @@
 """The typer application: the tree of commands, one module a subject.
 
-Every command but ``serve``, ``namesrv``, ``broker`` and ``dashboard`` runs from here; those are listed for
-``--help`` and run by ``cli.serving``.
+Every command but the serving ones runs from here; those are listed for ``--help`` and completion, and run by ``cli.serving``.
 """
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 import sprocketmq
-from sprocketmq.cli import serving
+from sprocketmq.cli import demo, serving
 from sprocketmq.cli.commands import brokers, messages, stores
-from sprocketmq.cli.commands.demo import demo
+from sprocketmq.cli.commands.argparsed import add_command
 from sprocketmq.cli.commands.groups import group_app
 from sprocketmq.cli.commands.measuring import bench_app
-from sprocketmq.cli.commands.options import PASS_ON
 from sprocketmq.cli.commands.security import acl_app, secure_app, user_app
 from sprocketmq.cli.commands.topics import topic_app
 from sprocketmq.cli.pipeline import pipeline_app
@@ -40,15 +39,8 @@ def root(
         raise typer.Exit
 
 
-def _list_serving_verb(verb: str) -> None:
-    def command(context: typer.Context) -> None:
-        raise typer.Exit(serving.run([verb, *context.args]))
-
-    app.command(verb, help=DESCRIPTIONS[verb], context_settings=PASS_ON, add_help_option=False)(command)
-
-
-for _verb in DESCRIPTIONS:
-    _list_serving_verb(_verb)
+for _verb, _description in DESCRIPTIONS.items():
+    add_command(app, _verb, description=_description, parser=partial(serving.parser_of, _verb), run=partial(serving.run, _verb))
 for _command in (
     brokers.failover,
     brokers.doctor,
@@ -62,6 +54,6 @@ for _command in (
     stores.rebuild,
 ):
     app.command(_command.__name__)(_command)
-app.command("demo", context_settings=PASS_ON, add_help_option=False)(demo)
+add_command(app, "demo", description=demo.DESCRIPTION, parser=demo.parser, run=demo.run)
 for _group in (brokers.cluster_app, topic_app, group_app, secure_app, user_app, acl_app, bench_app, pipeline_app):
     app.add_typer(_group)

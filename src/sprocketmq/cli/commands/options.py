@@ -7,5 +7,3 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")]
-# The command parses its own arguments.
-PASS_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -1,0 +1,61 @@
+"""Commands that parse with argparse, listed among those of typer: for ``--help``, and so that shells complete their options.
+
+Their options are made from the parser of argparse when a shell asks for them, so that other commands import none of this.
+"""
+
+import argparse
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+
+def add_command(
+    app: typer.Typer, verb: str, *, description: str, parser: Callable[[], argparse.ArgumentParser], run: Callable[[Sequence[str]], int]
+) -> None:
+    """Add a command whose words ``run`` takes, and parses as ``parser()`` does."""
+
+    class Argparsed(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            return [*super().get_params(ctx), *_options(verb, parser())]
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if ctx.resilient_parsing:  # a shell completes what is typed
+                return super().parse_args(ctx, args)
+            ctx.args = list(args)
+            return ctx.args
+
+    def command(context: typer.Context) -> None:
+        raise typer.Exit(run(context.args))
+
+    app.command(verb, cls=Argparsed, help=description, add_help_option=False)(command)
+
+
+def _options(verb: str, parser: argparse.ArgumentParser) -> list[Any]:
+    """Return what ``parser`` accepts as parameters of a command of typer."""
+
+    def accepts(**_: object) -> None: ...
+
+    parameters = {action.dest: _annotation(action) for action in parser._actions}  # noqa: SLF001 - argparse has no public list of them
+    kind = inspect.Parameter.KEYWORD_ONLY
+    accepts.__annotations__ = parameters
+    accepts.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind, default=None, annotation=annotation) for name, annotation in parameters.items()]
+    )
+    single = typer.Typer(add_completion=False)
+    single.command(verb, add_help_option=False)(accepts)
+    return typer.main.get_command(single).params
+
+
+def _annotation(action: argparse.Action) -> Any:
+    if isinstance(action, argparse.BooleanOptionalAction):
+        names, value = ["/".join(action.option_strings)], bool
+    elif action.nargs == 0:
+        names, value = list(action.option_strings), bool
+    else:
+        names, value = list(action.option_strings), Path if action.type is Path else str
+    told = (action.help or "") % vars(action)
+    return Annotated[value | None, typer.Option(*names, metavar=None if value is bool else action.metavar, help=told)]
