@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import math
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from sprocketmq import MessageQueue, PullConsumer, PushConsumer, ReceivedMessage
-from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, fail
+from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK, EXIT_SIGNAL, fail
 from sprocketmq.cli.output import plural
 from sprocketmq.cli.progress import MessageProgress
 from sprocketmq.cli.stopping import on_stop_signals
@@ -136,12 +137,18 @@ class _Writer:
         self.written = 0
         self.retries = 0
         self.done = asyncio.Event()
+        self.stopped_by: signal.Signals | None = None
         self.heard = asyncio.get_running_loop().time()
 
     @property
     def full(self) -> bool:
         """Whether ``count`` messages were written."""
         return self.written == self._limit
+
+    def stop(self, number: signal.Signals) -> None:
+        """Stop reading because of a signal."""
+        self.stopped_by = number
+        self.done.set()
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
         """Write as many of ``messages`` as are still wanted."""
@@ -160,7 +167,10 @@ class _Writer:
 
 
 def run(target: Target, options: ConsumeOptions, *, as_json: bool) -> int:
-    """Read until ``count``, ``timeout_s`` or an interrupt. Returns 1 when ``count`` was given and not reached."""
+    """Read until ``count``, ``timeout_s`` or a signal.
+
+    Returns 1 when ``count`` was given and not reached, 128 plus the number of a signal that ended it.
+    """
     with contextlib.ExitStack() as stack:
         out = sys.stdout.buffer if options.output is None else stack.enter_context(options.output.open("wb"))
         # The progress bar and the messages would overwrite each other on one terminal.
@@ -177,6 +187,9 @@ def run(target: Target, options: ConsumeOptions, *, as_json: bool) -> int:
             f"{writer.retries:,} of {plural(writer.written, 'message')} were delivered again after a failure;"
             " see reconsume_times in the output of --json"
         )
+    if writer.stopped_by is not None and not writer.full:
+        fail(f"stopped by {writer.stopped_by.name}")
+        return EXIT_SIGNAL + writer.stopped_by
     if options.count is not None and writer.written < options.count:
         fail(f"only {plural(writer.written, 'message')} of {options.count:,} arrived")
         return EXIT_FAILURE
@@ -187,7 +200,7 @@ async def _consume(target: Target, options: ConsumeOptions, out: BinaryIO, progr
     writer = _Writer(out, options, progress, as_json=as_json)
     reading = asyncio.ensure_future(_as_member(target, options, writer) if options.group else _as_viewer(target, options, writer))
     ending = asyncio.ensure_future(_ended(writer, options.timeout_s))
-    with on_stop_signals(lambda _: writer.done.set()):
+    with on_stop_signals(writer.stop):
         try:
             await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
             if writer.full and options.group:

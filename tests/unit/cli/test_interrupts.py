@@ -3,7 +3,11 @@
 import logging
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,3 +98,78 @@ def test_a_benchmark_that_is_stopped_deletes_its_topics(mq, spawn, number):
         out, err = run.communicate(timeout=120)
         assert (run.returncode, out, err.decode()) == (128 + number, b"", f"sprocketmq: stopped by {number.name}\n")
         assert not [name for name in admin.topics() if name.startswith("bench-")]
+
+
+@pytest.fixture
+def silent():
+    """A nameserver that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        yield listener
+
+
+QUESTIONS = [
+    ["top", "--json"],
+    ["top"],
+    ["doctor"],
+    ["query", "t", "k"],
+    ["trace", "7F000001A3C5F1E2D3C400AB12CD0001"],
+    ["failover", "broker-a"],
+    ["group", "list"],
+    ["group", "progress", "g"],
+    ["group", "delete", "g"],
+    ["topic", "list"],
+    ["cluster"],
+    ["consume", "t"],
+    ["consume", "t", "--group", "g"],
+    ["pipeline", "lag", "--group", "g", "--watch"],
+]
+
+
+@pytest.mark.parametrize("verb", QUESTIONS, ids=" ".join)
+def test_a_command_that_waits_for_an_answer_stops_at_a_signal(spawn, silent, number, verb):
+    port = silent.getsockname()[1]
+    run = spawn(SimpleNamespace(namesrv=f"127.0.0.1:{port}"), *verb)
+    connection, _ = silent.accept()
+    with connection:
+        assert connection.recv(1)
+        run.send_signal(number)
+        out, err = run.communicate(timeout=60)
+    assert (run.returncode, out, err.decode()) == (128 + number, b"", f"sprocketmq: stopped by {number.name}\n")
+
+
+def test_an_inspection_that_is_stopped_ends_in_its_line(spawn, store, number):
+    run = spawn(SimpleNamespace(namesrv=""), "inspect", store / "commitlog" / ("0" * 20), "--limit", "0", "--hex")
+    assert run.stdout.read(1)  # the rest does not fit the pipe
+    run.send_signal(number)
+    _, err = run.communicate(timeout=60)
+    assert (run.returncode, err.decode()) == (128 + number, f"sprocketmq: stopped by {number.name}\n")
+
+
+@pytest.mark.parametrize("verb", ["dashboard", "proxy"])
+def test_a_server_that_is_stopped_ends_in_order(mq, spawn, number, verb):
+    run = spawn(mq, verb, "--port", "0")
+    assert run.stdout.readline().startswith(b"ready ")
+    run.send_signal(number)
+    assert (run.communicate(timeout=60), run.returncode) == ((b"", b""), 0)
+
+
+FOLLOW = """
+import sys
+from sprocketmq import arrow
+try:
+    for table in arrow.follow("followed", namesrv=sys.argv[1], start="first"):
+        print(table.num_rows, flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_following_a_topic_ends_at_a_signal_without_a_word(mq, number):
+    with sync.Producer("pg", namesrv=mq.namesrv) as producer:
+        producer.send(Message("followed", b"x"))
+    run = subprocess.Popen([sys.executable, "-c", FOLLOW, mq.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout.readline() == b"1\n"
+    run.send_signal(number)
+    out, err = run.communicate(timeout=60)
+    assert (out, err, run.returncode) == (b"", b"", 130 if number == signal.SIGINT else -number)

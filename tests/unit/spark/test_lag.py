@@ -225,7 +225,8 @@ def test_ctrl_c_ends_watching(capfd):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    cli.look_again_and_again(lambda: looked(1.0, (0, 0, 9)), every_s=1, looks=None, as_json=True, sleep=interrupt)
+    with pytest.raises(KeyboardInterrupt):  # which the command reports
+        cli.look_again_and_again(lambda: looked(1.0, (0, 0, 9)), every_s=1, looks=None, as_json=True, sleep=interrupt)
     assert json.loads(capfd.readouterr()[0])["lag"] == 9
 
 

@@ -76,8 +76,6 @@ def look_again_and_again(
             if looks is not None and done >= looks:
                 return
             sleep(every_s)
-    except KeyboardInterrupt:
-        return
     finally:
         if live is not None:
             live.stop()
