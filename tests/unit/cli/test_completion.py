@@ -24,14 +24,11 @@ def said(command, **environ):
 
 def bash(line):
     words = " ".join(f"'{word}'" for word in line.split(" "))
-    return said(
-        [
-            "bash",
-            "-c",
-            f'eval "$(_SPROCKETMQ_COMPLETE=source_bash sprocketmq)"; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));'
-            '_sprocketmq_completion sprocketmq; printf "%s\\n" "${COMPREPLY[@]}"',
-        ]
-    ).split()
+    script = """eval "$(_SPROCKETMQ_COMPLETE=source_bash sprocketmq)"
+        COMP_WORDS=(TYPED) COMP_CWORD=LAST
+        _sprocketmq_completion sprocketmq
+        printf "%s\\n" "${COMPREPLY[@]}" """
+    return said(["bash", "-c", script.replace("TYPED", words).replace("LAST", str(line.count(" ")))]).split()
 
 
 def zsh(line):
