@@ -1,7 +1,6 @@
 """The `rocketmq` format inside a real Spark, against a real broker: every message once, exactly where the offsets say."""
 
 import json
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -219,24 +218,6 @@ def test_what_is_wrong_is_said_before_a_job_starts(spark, cluster, topic, more, 
     with pytest.raises(AnalysisException) as caught:
         options(spark.read, cluster, topic).options(**more).load().count()
     assert says.replace("TOPIC", topic) in str(caught.value)
-
-
-def test_the_guide_s_programs_run(spark, rocketmq, tmp_path, monkeypatch):
-    guide = (Path(__file__).parents[2] / "docs/guide/spark.md").read_text(encoding="utf-8")
-    rocketmq.create_topic("orders", queues=2)
-    with sync.Producer("tests", namesrv=rocketmq.namesrv) as producer:
-        send(producer, "orders", range(10))
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for program in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
-        for said, here in (
-            ("127.0.0.1:9876", rocketmq.namesrv),
-            ('"checkpoints/', f'"{tmp_path}/checkpoints/'),
-            ('"tables/', f'"{tmp_path}/tables/'),
-        ):
-            program = program.replace(said, here)  # noqa: PLW2901 - the JVM stays in the directory it was started in
-        exec(program, names)
-    assert spark.read.parquet(str(tmp_path / "tables/orders")).count() == len(rocketmq.messages("orders"))
 
 
 # --- streams ------------------------------------------------------------------------------------------------------------

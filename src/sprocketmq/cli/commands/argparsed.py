@@ -24,9 +24,10 @@ def add_command(
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if ctx.resilient_parsing:  # a shell completes what is typed
-                return super().parse_args(ctx, args)
-            ctx.args = list(args)
-            return ctx.args
+                super().parse_args(ctx, args)
+            else:
+                ctx.args = list(args)
+            return args
 
     def command(context: typer.Context) -> None:
         raise typer.Exit(run(context.args))
@@ -51,11 +52,11 @@ def _options(verb: str, parser: argparse.ArgumentParser) -> list[Any]:
 
 
 def _annotation(action: argparse.Action) -> Any:
-    if isinstance(action, argparse.BooleanOptionalAction):
-        names, value = ["/".join(action.option_strings)], bool
-    elif action.nargs == 0:
-        names, value = list(action.option_strings), bool
-    else:
-        names, value = list(action.option_strings), Path if action.type is Path else str
     told = (action.help or "") % vars(action)
-    return Annotated[value | None, typer.Option(*names, metavar=None if value is bool else action.metavar, help=told)]
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return Annotated[bool | None, typer.Option("/".join(action.option_strings), help=told)]
+    if action.nargs == 0:
+        return Annotated[bool | None, typer.Option(*action.option_strings, help=told)]
+    metavar = action.metavar if isinstance(action.metavar, str) else None
+    value = typer.Option(*action.option_strings, metavar=metavar, help=told)
+    return Annotated[Path | None, value] if action.type is Path else Annotated[str | None, value]
