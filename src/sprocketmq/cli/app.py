@@ -97,9 +97,13 @@ def _sigterm_as_interrupt() -> Iterator[list[signal.Signals]]:
         yield came
         return
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt(_number: int, frame: FrameType | None) -> None:
         came.append(signal.SIGTERM)
-        raise KeyboardInterrupt
+        handler = signal.getsignal(signal.SIGINT)  # asyncio has one that cancels the task, and Spark one that cancels its jobs
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+        else:  # SIGINT is ignored, as in a background job of a shell
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     try:

