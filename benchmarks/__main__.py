@@ -34,6 +34,7 @@ BENCHMARKS = (
     "benchmarks.load.metrics",
     "benchmarks.load.traces",
     "benchmarks.load.everything",
+    "benchmarks.load.dashboard",
     "benchmarks.load.spark_start",
     "benchmarks.load.spark_read",
     "benchmarks.load.spark_sink",
