@@ -1,7 +1,8 @@
 """Dashboards in headless Chromium (Debian's package; another one by SPROCKETMQ_CHROMIUM). `make browser` runs these tests.
 
 ``page`` is a browser tab at desktop width that fails its test for any error on the console; ``open_page`` and ``open_phone`` make
-others. ``dashboard`` shows ``cluster``; ``dashboards`` makes more of them. All of it ends with its test or module.
+others. ``dashboard`` shows ``cluster``, which is empty; ``dashboards`` makes more of them. All of it ends with its test or module.
+``shown`` is a dashboard over a cluster that has something for every page.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.browser.populated import Populated, populated
 
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.net.loops import LoopThread
@@ -64,6 +66,15 @@ def loop() -> Iterator[LoopThread]:
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def shown() -> Iterator[Populated]:
+    """A dashboard whose pages are all filled, shared by all tests: it is looked at, and little is changed."""
+    thread = LoopThread("filled dashboard").start()
+    with populated(thread) as running:
+        yield running
+    thread.stop()
 
 
 @pytest.fixture(scope="module")

@@ -240,6 +240,7 @@ def test_the_life_of_a_message_is_a_time_line(page, dashboard, producer):
 def test_queries_that_report_are_shown_with_their_lag(page, dashboard, producer):
     page.goto(f"{dashboard}/spark")
     expect(page.get_by_text("No query has reported")).to_be_visible()
+    expect(page.locator(".live")).to_have_text("Live")
     slowest = [QueuePlace("orders", "broker-a", 1, 10, 60)]
     report = ProgressReport(HOSTILE, "r", "driver", 0, 0, 3, 4000, 1234, 2, [TopicProgress("orders", 2, 10, 60)], slowest)
     producer.send(Message(PROGRESS_TOPIC, report.encode()))

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 from tests import ports
+from tests.browser.looks import low_contrast, settled, too_wide
 
 from sprocketmq.client.credentials import read_credentials
 from sprocketmq.embedded import LocalCluster
@@ -21,42 +22,20 @@ def test_overview_shows_the_broker_and_goes_on_live(page, dashboard):
 
 @pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_a_phone(open_phone, dashboard, one, scheme):
+def test_every_empty_page_fits_a_phone(open_phone, dashboard, one, scheme):
     page = open_phone(color_scheme=scheme)
     page.goto(f"{dashboard}{one.path}")
-    expect(page.locator("h1")).to_be_visible()
-    expect(page.locator(".skeleton")).to_have_count(0)
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+    settled(page)
+    assert too_wide(page) == []
 
 
 @pytest.mark.parametrize("one", PAGES, ids=lambda one: one.name)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(open_page, dashboard, one, scheme):
+def test_every_empty_page_has_enough_contrast(open_page, dashboard, one, scheme):
     page = open_page(color_scheme=scheme)
     page.goto(f"{dashboard}{one.path}")
-    expect(page.locator("h1")).to_be_visible()
-    expect(page.locator(".skeleton")).to_have_count(0)
-    assert page.evaluate(LOW_CONTRAST) == []
-
-
-# Every element with a text of its own: the ratio of its colour to the first background behind it that is not transparent (WCAG 2, AA).
-LOW_CONTRAST = """() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (element) => { for (let at = element; at; at = at.parentElement) { const color = rgba(getComputedStyle(at).backgroundColor); if (color[3] > 250) return color; } return [255, 255, 255]; };
-  const found = [];
-  for (const element of document.body.querySelectorAll("*")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || !element.checkVisibility() || element.closest(".visually-hidden, .skip, [disabled], noscript")) continue;
-    const style = getComputedStyle(element);
-    const [a, b] = [light(rgba(style.color)), light(behind(element))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
-    if (ratio < (large ? 3 : 4.5)) found.push(`${element.tagName}.${element.className}: ${element.textContent.slice(0, 40)}: ${ratio.toFixed(2)}`);
-  }
-  return found;
-}"""
+    settled(page)
+    assert low_contrast(page) == []
 
 
 def test_pages_are_reached_by_keyboard(page, dashboard):
@@ -120,15 +99,19 @@ def test_a_login_is_asked_for_and_ends(page, secured_cluster, secured_dashboard)
     page.problems.clear()
 
 
-def test_a_broker_dies_while_a_page_is_open(page, dashboards):
+def test_a_broker_that_dies_while_a_page_is_open_is_an_alarm_until_it_is_back(page, dashboards):
     with LocalCluster(brokers=2) as cluster:
         page.goto(dashboards(ClusterTarget(cluster.namesrv)))
         expect(page.get_by_role("row", name=re.compile("broker-b.*Master"))).to_be_visible()
         cluster.kill_broker("broker-b")
         expect(page.get_by_role("row", name=re.compile("broker-b.*(Away|Not registered)"))).to_be_visible()
+        expect(page.get_by_role("alert").filter(has_text=re.compile("broker-b at 127.0.0.1:.* does not answer: "))).to_be_visible()
+        expect(page.get_by_text("No alarms")).to_have_count(0)
         expect(page.get_by_role("row", name=re.compile("broker-a.*Master"))).to_be_visible()
         cluster.start_broker("broker-b")
         expect(page.get_by_role("row", name=re.compile("broker-b.*Master"))).to_be_visible()
+        expect(page.get_by_text("No alarms. Brokers that answer: 2.")).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_cluster_that_is_away_is_a_sentence(page, dashboards):

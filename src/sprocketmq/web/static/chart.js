@@ -23,6 +23,12 @@ function shapes(points, from, to, most, height) {
   return [svg("path", { class: "area", d: area }), svg("path", { class: "line", d: line })];
 }
 
+// The time that lines show: up to the last hour, and not less than five minutes, so that the first samples are no cliff.
+function span(points) {
+  const to = points.length ? points.at(-1)[0] : Date.now();
+  return [to - Math.min(3600000, Math.max(300000, points.length ? to - points[0][0] : 0)), to];
+}
+
 function largest(points) {
   return points.reduce((most, [, value]) => (value > most ? value : most), 0);
 }
@@ -30,15 +36,13 @@ function largest(points) {
 // `label` is read to those who do not see it.
 export function sparkline(points, { label = "", kind = "", height = 26 } = {}) {
   const picture = svg("svg", { class: `spark ${kind}`, viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
-  if (points.length) picture.append(...shapes(points, points[0][0], points.at(-1)[0], largest(points), height));
+  if (points.length) picture.append(...shapes(points, ...span(points), largest(points), height));
   return picture;
 }
 
-// Up to the last hour; `text` turns a value into text. The largest value is the top.
+// `text` turns a value into text. The largest value is the top.
 export function chart(points, { label = "", kind = "", height = 92, text = format.rate } = {}) {
-  const to = points.length ? points.at(-1)[0] : Date.now();
-  const spanMs = Math.min(3600000, Math.max(300000, points.length ? to - points[0][0] : 0));
-  const from = to - spanMs;
+  const [from, to] = span(points);
   const most = largest(points);
   const cursor = svg("line", { class: "cursor hidden", y1: 0, y2: height });
   const picture = svg(
@@ -50,14 +54,14 @@ export function chart(points, { label = "", kind = "", height = 92, text = forma
   );
   const tip = h("div", { class: "tip hidden", "aria-hidden": "true" });
   const box = h("div", { class: `chart ${kind}` }, picture, tip);
-  const marks = [from, from + spanMs / 2, to].map((time) => h("span", {}, format.clock(time).slice(0, 5)));
+  const marks = [from, (from + to) / 2, to].map((time) => h("span", {}, format.clock(time).slice(0, 5)));
   box.append(h("div", { class: "axis", "aria-hidden": "true" }, marks));
   picture.addEventListener("pointermove", (event) => {
     const frame = picture.getBoundingClientRect();
-    const time = from + ((event.clientX - frame.left) / frame.width) * spanMs;
+    const time = from + ((event.clientX - frame.left) / frame.width) * (to - from);
     const near = points.reduce((best, point) => (best && Math.abs(best[0] - time) < Math.abs(point[0] - time) ? best : point), null);
     if (!near) return;
-    const share = (near[0] - from) / spanMs;
+    const share = (near[0] - from) / (to - from);
     cursor.setAttribute("x1", share * WIDTH);
     cursor.setAttribute("x2", share * WIDTH);
     tip.textContent = `${format.clock(near[0])}  ${text(near[1])}`;

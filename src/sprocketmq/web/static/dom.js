@@ -40,8 +40,13 @@ export function address(path, query = {}) {
   return text ? `${path}?${text}` : path;
 }
 
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+
+// Replace what is in `element`. Whoever works by keyboard stays on the same link, button or field when there is one like it again.
 export function clear(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
   element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  if (focused && document.activeElement !== focused) [...element.querySelectorAll(FOCUSABLE)].find((one) => one.isEqualNode(focused))?.focus({ preventScroll: true });
   return element;
 }
 

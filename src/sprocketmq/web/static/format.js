@@ -61,11 +61,18 @@ export function ago(timeMs) {
 }
 
 export function time(timeMs) {
+  return missing(timeMs) || timeMs <= 0 ? DASH : `${day(timeMs)} ${clock(timeMs)}.${String(timeMs % 1000).padStart(3, "0")}`;
+}
+
+// Where there is little room: without the day when it is today, else without the milliseconds.
+export function shortTime(timeMs) {
   if (missing(timeMs) || timeMs <= 0) return DASH;
+  return day(timeMs) === day(Date.now()) ? time(timeMs).split(" ")[1] : time(timeMs).slice(0, 16);
+}
+
+function day(timeMs) {
   const date = new Date(timeMs);
-  const two = (n, width = 2) => String(n).padStart(width, "0");
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${two(date.getMilliseconds(), 3)}`;
+  return [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((n) => String(n).padStart(2, "0")).join("-");
 }
 
 export function clock(timeMs) {

@@ -1,6 +1,6 @@
 // What the pages about messages share: lists of messages, one message in full, and the fields that choose messages.
 
-import { address, attempt, badge, card, clear, facts, format, fromBase64, get, h, icon, notice, t, table, viewer } from "./ui.js";
+import { address, attempt, badge, card, clear, facts, format, fromBase64, get, h, link, notice, t, table, viewer } from "./ui.js";
 
 const MINUTE_MS = 60000;
 export const RANGES = { "15m": 15 * MINUTE_MS, "1h": 60 * MINUTE_MS, "24h": 1440 * MINUTE_MS, "7d": 10080 * MINUTE_MS, all: null };
@@ -14,13 +14,13 @@ export function messageTable({ open, more = [], tools = [], empty = t("messages.
   return table({
     columns: [
       ...more,
-      { key: "time", title: t("messages.stored"), value: (row) => row.store_ms, render: (row) => h("span", { class: "nowrap" }, format.time(row.store_ms)), width: "180px" },
+      { key: "time", title: t("messages.stored"), value: (row) => row.store_ms, render: (row) => link(...open(row), storeTime(row.store_ms)), class: "nowrap", width: "var(--time-column)" },
       { key: "queue", title: t("messages.queue"), value: (row) => `${row.broker} ${row.queue}`, render: queueName, narrow: false, width: "110px" },
       { key: "offset", title: t("messages.offset"), value: (row) => row.offset, render: offsetCell, right: true, narrow: false, width: "90px" },
       { key: "tag", title: t("messages.tag"), value: (row) => row.tag ?? "", render: (row) => (row.tag ? badge(row.tag) : ""), class: "clip", narrow: false, width: "100px" },
-      { key: "keys", title: t("messages.keys"), value: (row) => (row.keys ?? []).join(" "), class: "clip", narrow: false, width: "150px" },
+      { key: "keys", title: t("messages.keys"), value: (row) => (row.keys ?? []).join(" "), class: "clip", narrow: false, width: "130px" },
       { key: "size", title: t("messages.size"), value: (row) => row.bytes ?? row.stored_bytes, render: sizeCell, right: true, narrow: false, width: "80px" },
-      { key: "body", title: t("messages.body"), value: (row) => row.preview ?? "", render: preview, class: "clip body-cell", width: "32%" },
+      { key: "body", title: t("messages.body"), value: (row) => row.preview ?? "", render: preview, class: "clip" },
     ],
     key: (row) => `${row.broker} ${row.queue} ${row.offset}`,
     text: (row) => [row.preview, row.tag, ...(row.keys ?? []), row.msg_id, row.offset].join(" "),
@@ -29,6 +29,10 @@ export function messageTable({ open, more = [], tools = [], empty = t("messages.
     tools,
     empty,
   });
+}
+
+function storeTime(ms) {
+  return [h("span", { class: "wide-only" }, format.time(ms)), h("span", { class: "narrow-only", title: format.time(ms) }, format.shortTime(ms))];
 }
 
 function queueName(row) {
@@ -184,8 +188,4 @@ export function topicField(value, { label = t("messages.topic"), placeholder = "
   input.addEventListener("focus", suggest);
   input.addEventListener("input", suggest);
   return [field(label, input), list, input];
-}
-
-export function backLink(path, query, text) {
-  return h("a", { class: "back", href: address(path, query) }, icon("back"), text);
 }

@@ -9,7 +9,7 @@
 //     text: (row) => row.name,              // what the filter looks at; without it there is no filter
 //     open: (row) => ["/topics", { topic: row.name }],   // where a click on a row leads
 //     sort: ["rate", "descending"],
-//     empty: t("topics.empty"),
+//     empty: t("topics.empty"),             // or a function that returns it
 //   });
 //   root.append(topics.element);
 //   topics.update(rows);                    // keeps filter, order and position
@@ -97,13 +97,9 @@ export function table({ columns, key, text, open, sort = [], empty = "", tools =
     const last = tall ? Math.min(shown.length, first + Math.ceil((box.clientHeight || 800) / ROW_PX) + 2 * AHEAD) : shown.length;
     if (first === drawnFrom && last === drawnTo) return;
     [drawnFrom, drawnTo] = [first, last];
-    const focused = document.activeElement?.closest?.("tr")?.dataset.key;
     const made = shown.slice(first, last).map((row, i) => line(row, first + i));
-    if (!shown.length) made.push(h("tr", { class: "space" }, h("td", { colspan: columns.length }, h("div", { class: "empty" }, wanted ? t("table.none") : empty))));
+    if (!shown.length) made.push(h("tr", { class: "space" }, h("td", { colspan: columns.length }, h("div", { class: "empty" }, wanted ? t("table.none") : typeof empty === "function" ? empty() : empty))));
     clear(body, space(first), made, space(shown.length - last));
-    if (focused !== undefined && document.activeElement === document.body) {
-      [...body.rows].find((row) => row.dataset.key === focused)?.querySelector("a, button")?.focus({ preventScroll: true });
-    }
   }
   function space(count) {
     if (count <= 0) return null;

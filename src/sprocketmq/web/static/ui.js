@@ -3,7 +3,7 @@
 //   import { h, t, format, get, table, errorNotice } from "../ui.js";
 
 import { RequestFailed } from "./api.js";
-import { clear, h, icon } from "./dom.js";
+import { address, clear, h, icon } from "./dom.js";
 import { has, t } from "./i18n.js";
 
 export { get, post, stream, RequestFailed } from "./api.js";
@@ -18,6 +18,11 @@ export { fromBase64, indented, viewer } from "./viewer.js";
 // The title of a page and its buttons.
 export function pageHead(title, { note = null, actions = [] } = {}) {
   return h("div", { class: "page-head" }, h("h1", {}, title), note, actions.length ? h("div", { class: "actions" }, actions) : null);
+}
+
+// Where a page about one thing leads back to.
+export function backLink(path, query, text) {
+  return h("a", { class: "back", href: address(path, query) }, icon("back"), text);
 }
 
 export function card(title, ...children) {

@@ -1,7 +1,7 @@
 // Dead letters: groups that have some, the letters of one group, a letter beside its original, and replays.
 
-import { address, badge, card, clear, dialog, errorNotice, format, get, h, icon, load, navigate, notice, pageHead, post, t, table, toast } from "../ui.js";
-import { backLink, beginOf, bodyCard, cutNotice, factsCard, field, messageTable, rangeChoice, save } from "../messages_view.js";
+import { address, backLink, badge, card, clear, dialog, errorNotice, format, get, h, icon, load, navigate, notice, pageHead, post, t, table, toast } from "../ui.js";
+import { beginOf, bodyCard, cutNotice, factsCard, field, messageTable, rangeChoice, save } from "../messages_view.js";
 
 export function mount(root, context) {
   const { params } = context;
@@ -78,7 +78,7 @@ async function mountLetters(root, context) {
     };
     const state = { key: "state", title: t("dead_letters.state"), value: (row) => row.replayed?.at_ms ?? 0, render: replayedBadge, width: "110px", narrow: false };
     const list = messageTable({
-      more: readOnly ? [state] : [mark, state],
+      more: [readOnly ? null : mark, found.messages.some((row) => row.replayed) ? state : null].filter(Boolean),
       open: (row) => ["/dead-letters", { group, broker: row.broker, queue: row.queue, offset: row.offset }],
       empty: t("dead_letters.none_of_group"),
       tools: readOnly ? [] : [h("button", { type: "button", onclick: () => chooseAll(list, boxes) }, t("dead_letters.choose_all"))],

@@ -1,6 +1,6 @@
 // Groups: the list of all, or one of them with its members and queues, and resets with a preview.
 
-import { badge, card, clear, confirmTyped, dialog, errorNotice, facts, format, get, h, icon, link, load, notice, pageHead, post, stat, t, table, toast } from "../ui.js";
+import { backLink, badge, card, clear, confirmTyped, dialog, errorNotice, facts, format, get, h, link, load, notice, pageHead, post, stat, t, table, toast } from "../ui.js";
 import { figureCells, poll, reasons, unknown } from "../polling.js";
 
 const REFRESH_MS = 10000;
@@ -91,7 +91,7 @@ function members(count) {
 async function showGroup(root, context, name) {
   const place = h("div", { class: "stack" });
   const notices = h("div", { class: "stack" });
-  const parts = { stats: h("div", { class: "grid six" }), members: h("div", {}), queues: h("div", {}), more: h("div", { class: "grid wide" }), head: h("span", { class: "row" }) };
+  const parts = { stats: h("div", { class: "grid six" }), members: h("div", { class: "stack tight" }), queues: h("div", { class: "stack tight" }), more: h("div", { class: "grid wide" }), head: h("span", { class: "row" }) };
   let known = null;
   const reset = context.readOnly ? [] : [h("button", { onclick: () => resetGroup(known, () => refresh().catch((error) => clear(notices, errorNotice(error)))) }, t("groups.reset"))];
   const buttons = h("div", { class: "row" }, reset);
@@ -119,6 +119,12 @@ async function showGroup(root, context, name) {
     return silent ? unknown(t("groups.silent")) : badge(t("groups.nobody"), "warn");
   }
 
+  const membersTitle = h("h2", {});
+  const members = memberTable(() => t(known?.members === null ? "groups.members_unknown" : "groups.no_members"));
+  parts.members.append(membersTitle, members.element);
+  const moreQueues = h("p", { class: "muted" });
+  parts.queues.append(h("h2", {}, t("groups.queues")), queues.element, moreQueues);
+
   async function refresh() {
     const group = await get("/api/group", { group: name });
     draw(group);
@@ -144,9 +150,10 @@ async function showGroup(root, context, name) {
       stat(t("groups.retries"), told(group.retry_lag, format.count), t("groups.retries_note")),
       stat(t("groups.dead_letters"), or(group.dead_letters, t("groups.no_dead"), format.count), group.dead_letters ? link("/dead-letters", { group: group.name }, t("groups.show_dead")) : ""),
     );
-    clear(parts.members, h("div", { class: "stack tight" }, h("h2", {}, t("groups.members_title", { count: group.members ?? "?" })), memberTable(group)));
+    clear(membersTitle, t("groups.members_title", { count: group.members ?? "?" }));
+    members.update(group.member_rows);
     queues.update(group.queue_rows);
-    clear(parts.queues, h("div", { class: "stack tight" }, h("h2", {}, t("groups.queues")), queues.element), group.more_queues ? h("p", { class: "muted" }, t("groups.more_queues", { count: group.more_queues })) : null);
+    clear(moreQueues, group.more_queues ? t("groups.more_queues", { count: group.more_queues }) : "");
     clear(parts.more, subscriptions(group), settings(group));
   }
 
@@ -155,7 +162,7 @@ async function showGroup(root, context, name) {
     draw(group);
     poll(context, again, DETAIL_MS);
     return [
-      h("div", {}, link("/groups", {}, icon("back"), t("page.groups"))),
+      h("div", {}, backLink("/groups", {}, t("page.groups"))),
       pageHead(h("span", { class: "wrap" }, name), { note: parts.head, actions: [buttons] }),
       notices,
       parts.stats,
@@ -177,8 +184,8 @@ async function showGroup(root, context, name) {
   }
 }
 
-function memberTable(group) {
-  const list = table({
+function memberTable(empty) {
+  return table({
     label: t("groups.members"),
     columns: [
       { key: "client", title: t("groups.client"), value: (row) => row.client_id, render: (row) => h("span", { class: "wrap mono small" }, row.client_id), width: "34%" },
@@ -190,10 +197,8 @@ function memberTable(group) {
       { key: "handler", title: t("groups.handler"), value: (row) => row.handler_ms, render: (row) => format.duration(row.handler_ms), right: true, narrow: false },
     ],
     key: (row) => row.client_id,
-    empty: group.members === null ? t("groups.members_unknown") : t("groups.no_members"),
+    empty,
   });
-  list.update(group.member_rows);
-  return list.element;
 }
 
 function subscriptions(group) {

@@ -1,7 +1,7 @@
 // Messages: search, one message in full, a test message, and following a topic.
 
-import { address, badge, card, clear, dialog, errorNotice, format, get, h, icon, link, loading, navigate, notice, pageHead, post, stream, t, toast } from "../ui.js";
-import { backLink, beginOf, choice, cutNotice, field, messageDetail, messageTable, place, rangeChoice, topicField } from "../messages_view.js";
+import { address, backLink, badge, card, clear, dialog, errorNotice, format, get, h, icon, link, loading, navigate, notice, pageHead, post, stream, t, toast } from "../ui.js";
+import { beginOf, choice, cutNotice, field, messageDetail, messageTable, place, rangeChoice, topicField } from "../messages_view.js";
 
 const WAYS = ["time", "key", "id", "tag", "offset"];
 const COUNTS = ["32", "64", "128", "256"];

@@ -17,6 +17,7 @@ export async function mount(root, context) {
   const place = h("div", { class: "stack" }, loading());
   root.append(h("div", { class: "stack" }, pageHead(t("page.spark")), card(null, form), place));
   const opened = new Set();
+  const tables = new Map(); // their order stays when they are shown anew
   let timer = 0;
   let left = false;
   context.onLeave(() => {
@@ -29,10 +30,14 @@ export async function mount(root, context) {
       try {
         const found = await get("/api/spark", { topic });
         if (left) return;
+        const focused = document.activeElement; // may be in a table, which moves into a new card
         clear(place, draw(found));
+        if (focused.isConnected) focused.focus({ preventScroll: true });
+        context.live("open");
       } catch (error) {
         if (left) return;
         clear(place, errorNotice(error));
+        context.live("lost");
       }
     }
     timer = setTimeout(show, PERIOD_MS);
@@ -60,22 +65,28 @@ export async function mount(root, context) {
       [t("spark.in_all"), `${format.count(query.read)} · ${t("spark.batches")}: ${format.count(query.batches)}`],
       [t("spark.ago"), `${format.ago(query.at_ms)} · ${query.host}`],
     ]);
-    const lag = h("div", {}, h("div", { class: "muted small" }, t("spark.lag_hour")), chart(query.history, { label: t("spark.lag_hour"), text: format.count, spanMs: 3600000 }));
-    const details = h("details", { open: opened.has(query.query), ontoggle: (event) => (event.target.open ? opened.add(query.query) : opened.delete(query.query)) }, h("summary", {}, t("spark.slowest")), places(query.slowest));
+    const lag = h("div", {}, h("div", { class: "muted small" }, t("spark.lag_hour")), chart(query.history, { label: t("spark.lag_hour"), text: format.count }));
+    const details = h("details", { open: opened.has(query.query), ontoggle: (event) => (event.target.open ? opened.add(query.query) : opened.delete(query.query)) }, h("summary", {}, t("spark.slowest")), places(`slowest ${query.query}`, query.slowest));
     return card(
       null,
       h("div", { class: "row card-title" }, h("h2", { class: "wrap" }, query.query), badge(t(`spark.${query.state}`), level), h("span", { class: "muted small" }, `${t("spark.queues")}: ${format.count(query.queues)}`)),
       h("div", { class: "grid wide" }, numbers, lag),
-      h("div", { class: "card-actions" }, places(query.topics)),
+      h("div", { class: "card-actions" }, places(`topics ${query.query}`, query.topics)),
       query.slowest.length ? h("div", { class: "card-actions" }, details) : null,
     );
+  }
+
+  function places(name, rows) {
+    if (!tables.has(name)) tables.set(name, placeTable());
+    tables.get(name).update(rows);
+    return tables.get(name).element;
   }
 
   await show();
 }
 
-function places(rows) {
-  const list = table({
+function placeTable() {
+  return table({
     columns: [
       { key: "topic", title: t("messages.topic"), value: (row) => row.topic, render: (row) => [row.topic, row.broker ? h("span", { class: "muted" }, ` · ${row.broker} · ${row.queue}`) : null], class: "wrap" },
       { key: "position", title: t("spark.position"), value: (row) => row.position, render: (row) => format.count(row.position), right: true, narrow: false, width: "160px" },
@@ -86,6 +97,4 @@ function places(rows) {
     sort: ["lag", "descending"],
     label: t("spark.topics"),
   });
-  list.update(rows);
-  return list.element;
 }

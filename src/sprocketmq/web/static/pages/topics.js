@@ -1,7 +1,7 @@
 // Topics: the list of all, or one of them with its queues, groups and tags.
 
 import {
-  badge, card, clear, confirmTyped, dialog, errorNotice, facts, format, get, h, icon, link, load, meter, navigate, notice, pageHead, post, stat, t, table, toast,
+  backLink, badge, card, clear, confirmTyped, dialog, errorNotice, facts, format, get, h, icon, link, load, meter, navigate, notice, pageHead, post, stat, t, table, toast,
 } from "../ui.js";
 import { figureCells, poll, reasons, unknown } from "../polling.js";
 
@@ -124,7 +124,7 @@ async function showTopic(root, context, name) {
   const place = h("div", { class: "stack" });
   const tags = h("div", {});
   const notices = h("div", { class: "stack" });
-  const parts = { stats: h("div", { class: "grid" }), queues: h("div", {}), groups: h("div", {}), settings: h("div", {}) };
+  const parts = { stats: h("div", { class: "grid" }), queues: h("div", { class: "stack tight" }), groups: h("div", {}), settings: h("div", {}) };
   let known = null;
   const changed = () => refresh().catch((error) => clear(notices, errorNotice(error)));
   const actions = context.readOnly
@@ -133,7 +133,7 @@ async function showTopic(root, context, name) {
         h("button", { onclick: () => alterTopic(known, changed) }, t("topics.alter")),
         h("button", { class: "danger", onclick: () => deleteTopic(known) }, icon("trash"), t("action.delete")),
       ];
-  const back = link("/topics", {}, icon("back"), t("page.topics"));
+  const back = backLink("/topics", {}, t("page.topics"));
   const title = h("span", { class: "wrap" }, name);
   const buttons = h("div", { class: "row" }, actions);
 
@@ -157,7 +157,7 @@ async function showTopic(root, context, name) {
       stat(t("topics.newest"), format.ago(figures.newest_ms), figures.newest_ms ? format.time(figures.newest_ms) : ""),
     );
     queues.update(topic.queue_rows);
-    clear(parts.queues, h("div", { class: "stack tight" }, h("h2", {}, t("topics.queues")), queues.element), topic.more_queues ? h("p", { class: "muted" }, t("topics.more_queues", { count: topic.more_queues })) : null);
+    clear(moreQueues, topic.more_queues ? t("topics.more_queues", { count: topic.more_queues }) : "");
     const groups = topic.groups.map((group) => h("div", { class: "wrap" }, link("/groups", { group }, group)));
     if (topic.more_groups) groups.push(h("div", { class: "muted" }, t("topics.more_groups", { count: topic.more_groups })));
     clear(parts.groups, card(t("topics.groups"), groups.length ? h("div", { class: "stack tight" }, groups) : h("p", { class: "muted" }, t("topics.no_groups"))));
@@ -176,6 +176,8 @@ async function showTopic(root, context, name) {
     key: (row) => `${row.broker} ${row.queue}`,
     empty: t("topics.no_queues"),
   });
+  const moreQueues = h("p", { class: "muted" });
+  parts.queues.append(h("h2", {}, t("topics.queues")), queues.element, moreQueues);
 
   root.append(place);
   await load(place, () => get("/api/topic", { topic: name }), (topic) => {
