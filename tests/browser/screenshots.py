@@ -1,6 +1,6 @@
 """``make screenshots``: pictures of all pages, in both themes and at the width of a phone, for docs/images/dashboard.
 
-Names as arguments make those pictures only.
+Names as arguments make those pictures only. The button for Chinese needs a font that has its characters, such as Debian's fonts-wqy-microhei.
 """
 
 import sys
