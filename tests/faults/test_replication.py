@@ -1,9 +1,10 @@
-"""A SYNC_MASTER and its slave while either is killed or paused and the network between them is cut or silent.
+"""A master and its slave while either is killed or paused and the network between them is partitioned or cut.
 
-What was acknowledged with SEND_OK is in the slave's log at that moment, byte for byte as in the master's; in the end both logs are equal.
+What a SYNC_MASTER acknowledged with SEND_OK is in the slave's log at that moment, byte for byte as in the master's; in the end both logs are equal.
+What an ASYNC_MASTER takes with it when it is lost for ever is at most the lag that it reported.
 
-``SPROCKETMQ_FAULT_KILLS`` and ``SPROCKETMQ_FAULT_PARTITIONS`` set how many kills and other faults there are (30 and 5), ``SPROCKETMQ_FAULT_SEED`` repeats
-the choices of a run, not its moments.
+``SPROCKETMQ_FAULT_KILLS`` and ``SPROCKETMQ_FAULT_PARTITIONS`` set how many kills (30) and partitions (5) there are, and as many cuts and pauses as
+partitions. ``SPROCKETMQ_FAULT_SEED`` repeats the choices of a run, not its moments.
 """
 
 import asyncio
@@ -13,12 +14,14 @@ import random
 import signal
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sprocketmq import AdminClient, Batching, Message, Producer
+from sprocketmq import AdminClient, Batching, Message, Producer, PullConsumer
+from sprocketmq.broker.replication.roles import promotion_epoch
 from sprocketmq.errors import SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.net.listening import listen
@@ -57,27 +60,37 @@ def log_bytes(store: Path, begin: int, end: int) -> bytes:
 class Pair:
     """Master and slave in processes of their own, and the network between their HA ports."""
 
-    def __init__(self, tmp_path: Path, namesrv: str, ha_port: int, proxy: FaultProxy) -> None:
+    def __init__(self, tmp_path: Path, namesrv: str, ha_port: int, proxy: FaultProxy, *, role: str, **settings: Any) -> None:
         self.proxy = proxy
-        common = {"namesrv": namesrv, "name": "broker-a", **SETTINGS}
-        self.master = BrokerProcess(tmp_path / "master", role="SYNC_MASTER", ha_port=ha_port, **common)
+        common = {"namesrv": namesrv, "name": "broker-a", **SETTINGS, **settings}
+        self.master = BrokerProcess(tmp_path / "master", role=role, ha_port=ha_port, **common)
         self.slave = BrokerProcess(tmp_path / "slave", role="SLAVE", broker_id=1, ha_port=0, ha_master_address=proxy.address, **common)
-        self.acknowledged: dict[int, bytes] = {}
+        self.waits_for_slave = role == "SYNC_MASTER"
+        self.acknowledged: list[tuple[int, bytes]] = []
         self.newest: deque[tuple[int, bytes]] = deque(maxlen=50)
         self.outcomes: Counter[str] = Counter()
 
+    def record(self, log_offset: int) -> bytes:
+        """Return a record of the master's log."""
+        (size,) = INT32.unpack(log_bytes(self.master.store, log_offset, log_offset + 4))
+        return log_bytes(self.master.store, log_offset, log_offset + size)
+
     def check(self, body: bytes, result: SendResult) -> None:
-        """Look for a message that was just acknowledged in the slave's log."""
+        """Take note of a message that was just acknowledged; with a SYNC_MASTER, look for it in the slave's log."""
         self.outcomes[result.status.name] += 1
         if result.status is not SendStatus.SEND_OK:
             return
         log_offset = int(result.offset_msg_id[-16:], 16)
-        (size,) = INT32.unpack(log_bytes(self.master.store, log_offset, log_offset + 4))
-        ours = log_bytes(self.master.store, log_offset, log_offset + size)
+        self.acknowledged.append((log_offset, body))
+        if self.waits_for_slave:
+            self._check_copy(log_offset, body)
+
+    def _check_copy(self, log_offset: int, body: bytes) -> None:
+        ours = self.record(log_offset)
+        size = len(ours)
         copy = log_bytes(self.slave.store, log_offset, log_offset + size)
         assert body in ours, f"the acknowledged message {body[:30]!r} is not in the master's log at {log_offset} (seed {SEED})"
         assert copy == ours, f"the acknowledged message {body[:30]!r} is not in the slave's log at {log_offset} (seed {SEED})"
-        self.acknowledged[log_offset] = body
         self.newest.append((log_offset, ours))
 
     async def audit(self) -> None:
@@ -104,12 +117,12 @@ class Pair:
         await asyncio.gather(self.kill_master(lasting_s), self.kill_slave(lasting_s / 2))
 
     async def pause_master(self, lasting_s: float) -> None:
-        await self._pause(self.master, lasting_s)
+        await self.pause(self.master, lasting_s)
 
     async def pause_slave(self, lasting_s: float) -> None:
-        await self._pause(self.slave, lasting_s * 3)
+        await self.pause(self.slave, lasting_s * 3)
 
-    async def _pause(self, broker: BrokerProcess, lasting_s: float) -> None:
+    async def pause(self, broker: BrokerProcess, lasting_s: float) -> None:
         assert broker._child is not None
         broker._child.send_signal(signal.SIGSTOP)
         await asyncio.sleep(lasting_s)
@@ -117,6 +130,18 @@ class Pair:
 
     async def partition(self, lasting_s: float) -> None:
         self.proxy.partition()
+        await asyncio.sleep(lasting_s * 3)
+        await self.proxy.heal()
+
+    async def silence_master(self, lasting_s: float) -> None:
+        """Partition the network in one direction: the slave's reports arrive, and nothing comes back."""
+        self.proxy.stall(to_server=False)
+        await asyncio.sleep(lasting_s * 3)
+        await self.proxy.heal()
+
+    async def silence_slave(self, lasting_s: float) -> None:
+        """Partition the network in the other direction: the slave has everything, and its reports do not arrive."""
+        self.proxy.stall(to_client=False)
         await asyncio.sleep(lasting_s * 3)
         await self.proxy.heal()
 
@@ -176,8 +201,9 @@ class Senders:
         return [*waiting, self.batches(plain), self.awaited(plain.send, delay_level=1)]
 
 
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, role: str, **settings: Any) -> AsyncIterator[Pair]:
+    """A nameserver here, master and slave in their processes, and the topics."""
     names = NameServer(NameServerConfig(port=0))
     await names.start()
     reserved = await listen(asyncio.Protocol, "127.0.0.1", 0)
@@ -185,68 +211,194 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     reserved.close()
     await reserved.wait_closed()
     async with FaultProxy(f"127.0.0.1:{ha_port}") as proxy:
-        pair = Pair(tmp_path, names.address, ha_port, proxy)
+        pair = Pair(tmp_path, names.address, ha_port, proxy, role=role, **settings)
         with pair.master, pair.slave:
             try:
                 await asyncio.to_thread(pair.master.start)
                 await asyncio.to_thread(pair.slave.start)
+                async with AdminClient(namesrv=names.address) as admin:
+                    for topic, attributes in TOPICS.items():
+                        await admin.create_topic(topic, queues=2, attributes=attributes)
                 yield pair
             finally:
                 await names.stop()
 
 
-@pytest.mark.timeout(1200 if KILLS + PARTITIONS < 100 else 0)
-async def test_whatever_dies_each_acknowledged_message_is_on_the_slave(pair: Pair) -> None:
-    rng = random.Random(SEED)
-    namesrv = pair.master.namesrv
-    async with AdminClient(namesrv=namesrv) as admin:
-        for topic, attributes in TOPICS.items():
-            await admin.create_topic(topic, queues=2, attributes=attributes)
-    kills: list[Fault] = [rng.choice((pair.kill_master, pair.kill_slave, pair.kill_both)) for _ in range(KILLS)]
-    partitions: list[Fault] = [rng.choice((pair.partition, pair.cut, pair.pause_master, pair.pause_slave)) for _ in range(PARTITIONS)]
-    faults = kills + partitions
-    rng.shuffle(faults)
-    settings = {"namesrv": namesrv, "timeout_s": 2.0, "retries": 0}
+class Load:
+    """Sends of all kinds to a pair; what a SYNC_MASTER acknowledged is looked for again and again."""
+
+    def __init__(self, pair: Pair, working: "Sequence[asyncio.Future[Any]]") -> None:
+        self._pair = pair
+        self._working = working
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, or raise what those who work meanwhile failed with."""
+        await eventually(lambda: condition() or any(task.done() for task in self._working), timeout_s=60)
+        for task in self._working:
+            if task.done():
+                task.result()
+
+    async def acknowledged(self, more: int = 20) -> None:
+        """Wait until more messages than these are acknowledged from now on."""
+        before = self._pair.outcomes["SEND_OK"]
+        await self.until(lambda: self._pair.outcomes["SEND_OK"] > before + more)
+
+
+@contextlib.asynccontextmanager
+async def sending(pair: Pair, rng: random.Random) -> AsyncIterator[Load]:
+    settings: dict[str, Any] = {"namesrv": pair.master.namesrv, "timeout_s": 2.0, "retries": 0}
     async with (
         Producer("plain", **settings) as plain,
         Producer("gathering", batching=Batching(max_delay_ms=5), auto_batch=True, **settings) as gathering,
     ):
         senders = Senders(pair, rng)
-        sending = asyncio.gather(*senders.ways(plain, gathering))
+        sends = asyncio.gather(*senders.ways(plain, gathering))
         auditing = asyncio.ensure_future(pair.audit())
         try:
-            for fault in faults:
-                before = pair.outcomes["SEND_OK"]
-                await _until(lambda before=before: pair.outcomes["SEND_OK"] > before + 20, sending, auditing)
-                await fault(rng.uniform(0.02, 0.4))
-            before = pair.outcomes["SEND_OK"]
-            await _until(lambda: pair.outcomes["SEND_OK"] > before + 20, sending, auditing)
+            yield Load(pair, [sends, auditing])
         finally:
             senders.stopped = True
-            await sending
+            await sends
             auditing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await auditing
-    assert pair.outcomes["SEND_OK"] > 20 * len(faults)
-    await eventually(lambda: _end(pair.master.store) == _end(pair.slave.store), timeout_s=30)
+
+
+async def stop_and_compare(pair: Pair) -> int:
+    """Wait until both logs are equal, stop both, look for everything that was acknowledged, and return where the logs end."""
+    await eventually(lambda: _end(pair.master.store) == _end(pair.slave.store), timeout_s=60)
     await asyncio.to_thread(pair.master.stop)
     await eventually(lambda: _end(pair.master.store) == _end(pair.slave.store), timeout_s=30)
     await asyncio.to_thread(pair.slave.stop)
     end = _end(pair.master.store)
     ours, copy = (log_bytes(store, 0, end) for store in (pair.master.store, pair.slave.store))
     assert copy == ours
-    for log_offset, body in pair.acknowledged.items():
+    for log_offset, body in pair.acknowledged:
         (size,) = INT32.unpack_from(copy, log_offset)
         assert body in copy[log_offset : log_offset + size]
-    print(f"seed {SEED}: {len(faults)} faults, {dict(pair.outcomes)}, {end:,} bytes of log")
+    return end
 
 
-async def _until(condition: Callable[[], bool], *working: "asyncio.Future[Any]") -> None:
-    """Wait for a condition, or raise what those who work meanwhile failed with."""
-    await eventually(lambda: condition() or any(task.done() for task in working), timeout_s=60)
-    for task in working:
-        if task.done():
-            task.result()
+@pytest.mark.timeout(1200 if KILLS + PARTITIONS < 100 else 0)
+async def test_whatever_dies_each_acknowledged_message_is_on_the_slave(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    async with running(tmp_path, "SYNC_MASTER") as pair:
+        kills: list[Fault] = [rng.choice((pair.kill_master, pair.kill_slave, pair.kill_both)) for _ in range(KILLS)]
+        partitions: list[Fault] = [rng.choice((pair.partition, pair.silence_master, pair.silence_slave)) for _ in range(PARTITIONS)]
+        others: list[Fault] = [rng.choice((pair.cut, pair.pause_master, pair.pause_slave)) for _ in range(PARTITIONS)]
+        faults = kills + partitions + others
+        rng.shuffle(faults)
+        async with sending(pair, rng) as load:
+            for fault in faults:
+                await load.acknowledged()
+                await fault(rng.uniform(0.02, 0.4))
+            await load.acknowledged()
+        assert pair.outcomes["SEND_OK"] > 20 * len(faults)
+        end = await stop_and_compare(pair)
+    counts = f"{len(kills)} kills, {len(partitions)} partitions, {len(others)} cuts and pauses"
+    print(f"seed {SEED}: {counts}, {dict(pair.outcomes)}, {end:,} bytes of log")
+
+
+# Longer than `ha_housekeeping_s`, after which a master lets a silent slave go, and a slave its master.
+STOPPED_S = 30.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("side", ["master", "slave"])
+async def test_either_side_may_be_stopped_for_longer_than_the_other_waits(tmp_path: Path, side: str) -> None:
+    rng = random.Random(SEED)
+    async with running(tmp_path, "SYNC_MASTER", slave_timeout_s=2.5, ha_heartbeat_s=5.0, ha_housekeeping_s=20.0) as pair:
+        stopped: BrokerProcess = getattr(pair, side)
+        async with sending(pair, rng) as load:
+            await load.acknowledged()
+            pausing = asyncio.ensure_future(pair.pause(stopped, STOPPED_S))
+            await load.until(pausing.done)
+            await load.acknowledged()
+        end = await stop_and_compare(pair)
+    print(f"{side} stopped for {STOPPED_S:g} s: {dict(pair.outcomes)}, {end:,} bytes of log")
+
+
+# --- an ASYNC_MASTER that is lost for ever ---
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the master said of its lag, and how many messages were acknowledged before it was asked."""
+
+    acknowledged: int
+    log_end: int
+    behind_bytes: int
+
+
+async def lag_of(pair: Pair, admin: AdminClient) -> Report | None:
+    """Ask the master for its lag; None while no slave follows."""
+    acknowledged = len(pair.acknowledged)
+    status = await admin.ha_status(f"127.0.0.1:{pair.master.port}")
+    links = status.ha_connection_info
+    return Report(acknowledged, status.master_commit_log_max_offset, links[0].diff) if links else None
+
+
+async def everything(pair: Pair, expected: set[bytes]) -> set[bytes]:
+    """Return the bodies that a consumer finds, once all that are expected are there: delayed ones take a second."""
+    found: set[bytes] = set()
+    async with PullConsumer("after", namesrv=pair.master.namesrv) as consumer:
+        await consumer.assign([queue for topic in TOPICS for queue in await consumer.queues(topic)])
+
+        async def all_found() -> bool:
+            found.update(message.body for message in await consumer.poll(1000, timeout_s=0.5))
+            return expected <= found
+
+        await eventually(all_found, timeout_s=60)
+    return found
+
+
+@pytest.mark.parametrize("network", ["quick", "slow", "silent"])
+async def test_an_async_master_that_is_lost_takes_no_more_with_it_than_the_lag_it_reported(tmp_path: Path, network: str) -> None:
+    rng = random.Random(SEED)
+    async with (
+        running(tmp_path, "ASYNC_MASTER", ha_housekeeping_s=60.0) as pair,
+        AdminClient(namesrv=pair.master.namesrv, timeout_s=2.0) as admin,
+    ):
+        reports: list[Report] = []
+
+        async def watch() -> None:
+            while True:
+                with contextlib.suppress(SprocketError):
+                    if (report := await lag_of(pair, admin)) is not None:
+                        reports.append(report)
+                await asyncio.sleep(0.005)
+
+        async with sending(pair, rng) as load:
+            await load.acknowledged()
+            watching = asyncio.ensure_future(watch())
+            await load.until(lambda: bool(reports))
+            if network == "slow":
+                pair.proxy.delay_s = 0.2
+            elif network == "silent":
+                pair.proxy.stall(to_server=False)
+            await load.acknowledged(100)
+            if network != "quick":
+                await load.until(lambda: reports[-1].behind_bytes > 0)
+            await asyncio.to_thread(pair.master.kill)
+            pair.proxy.refuse()  # what was under way is lost with the master
+            watching.cancel()
+        slave = f"127.0.0.1:{pair.slave.port}"
+        await admin.change_master(slave, slave, promotion_epoch(1))
+        left = (await admin.broker_epochs(slave)).epoch_list[-1].start_offset
+        assert log_bytes(pair.slave.store, 0, left) == log_bytes(pair.master.store, 0, left)
+        last = reports[-1]
+        assert left >= last.log_end - last.behind_bytes
+        lost = [(log_offset, body) for log_offset, body in pair.acknowledged if log_offset >= left]
+        reported = {log_offset for log_offset, _ in pair.acknowledged[: last.acknowledged] if log_offset >= left}
+        lost_bytes = sum(len(pair.record(log_offset)) for log_offset in reported)
+        assert lost_bytes <= last.behind_bytes
+        found = await everything(pair, {body for log_offset, body in pair.acknowledged if log_offset < left})
+        assert found.isdisjoint(body for _, body in lost)
+        assert lost or network != "silent"
+    print(
+        f"{network} network, seed {SEED}: {last.behind_bytes} bytes behind in the last report, of what was acknowledged until then {lost_bytes} bytes"
+        f" are lost; in all {len(lost)} of {len(pair.acknowledged)} acknowledged messages"
+    )
 
 
 def _end(store: Path) -> int:
