@@ -386,6 +386,24 @@ def test_a_topic_deleted_under_a_query_is_named(stream, producer, cluster):
         query.stop()
 
 
+def test_a_stream_reads_on_from_the_slave_when_its_master_is_killed(spark, tmp_path):
+    with LocalCluster(replicas=1, role="SYNC_MASTER") as mq, sync.Producer("tests", namesrv=mq.namesrv) as producer:
+        with sync.AdminClient(namesrv=mq.namesrv) as admin:
+            wait_until(lambda: any(state.in_sync for state in admin.brokers()), timeout_s=60)
+        mq.create_topic("Replicated", queues=4)
+        sent = send(producer, "Replicated", range(1000))
+        stream = Stream(spark, mq, "Replicated", tmp_path, maxOffsetsPerTrigger="100")
+        query = stream.start()
+        try:
+            wait_until(lambda: query.recentProgress or not query.isActive, timeout_s=60)
+            mq.kill_broker("broker-a")
+            assert len(stream.rows()) < len(sent)
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert stream.rows() == as_rows(sent)
+
+
 def test_topics_of_a_pattern_join_a_running_query(spark, cluster, topic, producer, tmp_path):
     frame = spark.readStream.format("rocketmq").options(
         nameserver=cluster.namesrv, subscribePattern=f"{topic}-[0-9]", startingOffsets="earliest"
