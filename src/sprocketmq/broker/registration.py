@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
-from sprocketmq.errors import BrokerNameTaken, SprocketError
+from sprocketmq.errors import BrokerNameTaken, NameserverUnavailable, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.tasks import Background, Kept, all_of, settled
 from sprocketmq.protocol.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable, TopicRoute
@@ -110,18 +110,21 @@ class Registrar:
         """Register everything everywhere within half a second: nameservers may know more of the master than this broker, or less."""
         self._full_at = 0.0
 
-    async def lowest_free_id(self) -> int:
-        """Return the lowest id from 1 on under which the nameservers know no other broker of this name."""
+    async def free_id(self, *preferred: int) -> int:
+        """Return an id from 1 on under which the nameservers know no other broker of this name: a preferred one, else the lowest."""
         taken: set[int] = set()
         for nameserver in self._nameservers:
             known = await self._known_brokers(nameserver)
             taken.update(broker_id for broker_id, address in known.items() if address != self._address)
-        return next(broker_id for broker_id in range(1, len(taken) + 2) if broker_id not in taken)
+        free = [broker_id for broker_id in (*preferred, *range(1, len(taken) + 2)) if broker_id > 0 and broker_id not in taken]
+        return free[0]
 
-    async def members(self) -> set[str]:
-        """Return the addresses of all brokers of this name that nameservers know."""
-        known = [await self._known_brokers(nameserver) for nameserver in self._nameservers]
-        return {address for brokers in known for address in brokers.values()}
+    async def members(self) -> dict[str, int]:
+        """Return the addresses of all brokers of this name that nameservers know, with their ids. Raises NameserverUnavailable."""
+        known = [brokers for nameserver in self._nameservers if (brokers := await self._ask_brokers(nameserver)) is not None]
+        if self._nameservers and not known:
+            raise NameserverUnavailable(self._nameservers)
+        return {address: broker_id for brokers in known for broker_id, address in brokers.items()}
 
     async def master_address(self) -> str:
         """Return the address of the master that a nameserver knows, "" without one."""
@@ -145,19 +148,24 @@ class Registrar:
                 continue  # the registration says what is wrong with it
         return None
 
-    async def start(self, address: str) -> None:
+    async def start(self, address: str, broker_id: int) -> None:
         """Register everywhere, once, and keep doing so. An unreachable nameserver is logged and tried again, soon at first.
 
-        Raises BrokerNameTaken when another broker of this name registered meanwhile.
+        Raises BrokerNameTaken when another broker of this name and ``broker_id`` registered meanwhile. A master that has another id by now
+        was fenced, and looks for a free one by itself.
         """
         self._address = address
         self._started = True
         if not self._nameservers:
             return
         await self._tell(None, self._nameservers)
-        await self._refuse_rivals(
-            [nameserver for nameserver in self._nameservers if self._reached[nameserver] or nameserver in self._rivals]
-        )
+        try:
+            await self._refuse_rivals(
+                [nameserver for nameserver in self._nameservers if self._reached[nameserver] or nameserver in self._rivals]
+            )
+        except BrokerNameTaken:
+            if self._role.broker_id == broker_id:
+                raise
         self._registration = self._background.keep("registration", self._keep_registered)
 
     async def stop(self) -> None:
@@ -327,15 +335,19 @@ class Registrar:
 
     async def _known_brokers(self, nameserver: str) -> dict[int, str]:
         """Return the addresses of the brokers of this name that ``nameserver`` knows, by id; none when it cannot be asked."""
+        return await self._ask_brokers(nameserver) or {}
+
+    async def _ask_brokers(self, nameserver: str) -> dict[int, str] | None:
+        """Return what ``_known_brokers`` does, but None when the nameserver cannot be asked."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 conn = await self.pool.get(nameserver, timeout_s=LOOK_TIMEOUT_S)
                 answer = await conn.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=LOOK_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
-                return {}
+                return None
             broker = ClusterInfo.decode(answer.body).broker_addr_table.get(self._broker_name)
         except (SprocketError, TimeoutError):
-            return {}  # registering will say what is wrong with it
+            return None  # registering will say what is wrong with it
         return broker.broker_addrs if broker is not None else {}
 
 

@@ -36,7 +36,7 @@ from sprocketmq.broker.request_modes import RequestModeTable
 from sprocketmq.broker.staged_sends import StagedSends, Stored
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.clock import Clock
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import NameserverUnavailable, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.tasks import Background
@@ -114,6 +114,8 @@ class Replication:
         self._clock = clock
         self._name = f"broker {config.broker_name}"
         self._changing = asyncio.Lock()
+        # Set when the broker has started: a master that is told of its successor earlier acknowledges nothing more, and follows then.
+        self.may_change = asyncio.Event()
         self._stopped = False
         self.master: ReplicationMaster | None = None
         self.replicates = config.ha_port is not None or config.role is Role.SLAVE
@@ -196,8 +198,19 @@ class Replication:
 
     async def join(self) -> None:
         """Be a slave from the start: the nameservers know a live master with a higher epoch."""
-        broker_id = await self._registrar.lowest_free_id()
-        reason = "another broker is master with a higher epoch"
+        await self._start_as_slave("another broker is master with a higher epoch")
+
+    @property
+    def has_given_id(self) -> bool:
+        """Whether this broker is a slave with an id that it was given when it was fenced."""
+        return self._role.is_slave and self._role.broker_id != self._config.broker_id
+
+    async def take_free_id(self) -> None:
+        """Start with another id: the one that this broker was given went to another slave while it was away."""
+        await self._start_as_slave(f"another broker has id {self._role.broker_id} now")
+
+    async def _start_as_slave(self, reason: str) -> None:
+        broker_id = await self._registrar.free_id(self._config.broker_id)
         event(log, logging.WARNING, "role_changed", server=self._name, role=Role.SLAVE, broker_id=broker_id, reason=reason)
         self._role.take(Role.SLAVE, broker_id)
         await self._save_role(Role.SLAVE, broker_id, self._role.epoch)
@@ -296,6 +309,7 @@ class Replication:
     async def promote(self, epoch: int) -> None:
         """Be the master from ``epoch`` on; registered when this returns. Raises SprocketError when the disk refuses."""
         async with self._changing:
+            await self.may_change.wait()
             if self._stopped:
                 raise RoleRefused(f"{self._name} is stopping")
             former = self._role.master_address
@@ -312,9 +326,13 @@ class Replication:
         """Let nobody acknowledge anything for the former master any more, and check that nothing acknowledged is missing here.
 
         A former master that answers stops first: what it has sent is still read. Then the other slaves leave it. Raises RoleRefused when
-        one of them has more of the same log.
+        one of them has more of the same log, or when no nameserver tells which there are: with their help the former master could go on.
         """
         follower = self.follower
+        try:
+            members = await self._registrar.members()
+        except NameserverUnavailable as e:
+            raise RoleRefused(f"which slaves broker {self._config.broker_name} has is not known: {e}") from None
         if former:
             looks = self.following.looks
             try:
@@ -328,7 +346,7 @@ class Replication:
                     if follower is None or self.following.looks != looks or follower.state is not FollowerState.FOLLOWING:
                         break
                     await asyncio.sleep(FREEZE_S / FREEZE_POLLS)
-        others = [address for address in await self._registrar.members() if address not in (self._address(), former)]
+        others = [address for address in members if address not in (self._address(), former)]
         for address, ended in zip(others, await asyncio.gather(*(self._leave(address, epoch) for address in others)), strict=True):
             if ended > self._store.commitlog_max_offset:
                 raise RoleRefused(
@@ -442,6 +460,7 @@ class Replication:
     async def _follow_successor(self, master_address: str, *, was_master: bool) -> None:
         role = self._role
         async with self._changing:
+            await self.may_change.wait()
             if was_master:
                 if self.master is not None:
                     await self.master.drain(DRAIN_S)  # of an ASYNC_MASTER slaves may lack what it has acknowledged
@@ -449,15 +468,23 @@ class Replication:
                 self._flusher.replicas = self.master = None
                 self._wait_for_replicas()
                 self._delays.progress.adopt({}, {})
+                theirs = await self._id_of(master_address)
                 for _ in range(SUCCESSOR_POLLS):  # its id as slave is free when it is registered as master
                     if not master_address or await self._registrar.master_address() == master_address:
                         break
                     await asyncio.sleep(SUCCESSOR_S / SUCCESSOR_POLLS)
-                role.broker_id = await self._registrar.lowest_free_id()
+                role.broker_id = await self._registrar.free_id(self._config.broker_id, theirs)
             await self._save_role(role.role, role.broker_id, role.epoch)
             await self._registrar.register()  # the answers tell where the master listens for slaves
-            if was_master and not self._stopped:
+            if was_master and not self._stopped and self.follower is None:
                 self.following.start()
+
+    async def _id_of(self, address: str) -> int:
+        """Return the id of another broker of this name; 0 when it is the master, or not known."""
+        try:
+            return (await self._registrar.members()).get(address, MASTER_ID)
+        except NameserverUnavailable:
+            return MASTER_ID
 
     async def _save_role(self, role: Role, broker_id: int, epoch: int) -> None:
         await self._in_thread(self._role_file.save, role, broker_id, epoch, self._role.copies)

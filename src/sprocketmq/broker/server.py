@@ -21,7 +21,7 @@ from sprocketmq.broker.scraping.collector import Collector
 from sprocketmq.broker.scraping.endpoint import MetricsEndpoint
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.errors import BrokerNameTaken, ConfigError, SprocketError
 from sprocketmq.net.address import is_loopback, is_wildcard, own_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import settled
@@ -112,9 +112,15 @@ class Broker(BrokerParts):
             if self.guard is not None:
                 await loop.run_in_executor(self.threads, self.guard.open)
             await loop.run_in_executor(self.threads, self.replication.load_role)
-            if await self.registrar.look(self.address):
-                await self.replication.join()
+            try:
+                if await self.registrar.look(self.address):
+                    await self.replication.join()
+            except BrokerNameTaken:
+                if not self.replication.has_given_id:
+                    raise
+                await self.replication.take_free_id()
             self.role_changed()
+            broker_id = self.role.broker_id
             await self._opened_whatever_happens(loop.run_in_executor(self.threads, self._open))
             self.flusher.start()
             if self.port:
@@ -127,16 +133,19 @@ class Broker(BrokerParts):
             if self.config.fast_port_enable:
                 await self._fast_server.start(self.config.host, self.port - 2)
             self.running = True
-            if not self.role.is_slave:
+            leads = not self.role.is_slave
+            if leads:
                 await self.replication.start()  # before the registration, which tells where it listens for slaves
+            if not self.role.is_slave:  # otherwise it was fenced since it listens
                 self.delays.start()
                 self.files.save_delays()
                 self.checks.start()
             self._housekeeping()
             self.cleaning.start()
-            await self.registrar.start(self.address)
-            if self.role.is_slave:
+            await self.registrar.start(self.address, broker_id)
+            if not leads:
                 await self.replication.start()  # now that nameservers have told where the master is
+            self.replication.may_change.set()
         except BaseException:
             await self._shut()
             raise

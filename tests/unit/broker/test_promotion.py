@@ -122,6 +122,32 @@ async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
 
 
+async def test_nobody_is_promoted_while_no_nameserver_tells_which_slaves_there_are(pair, connect, namesrv):
+    master, slave = await pair(role=Role.SYNC_MASTER)
+    at_master, at_slave = await connect(master), await connect(slave)
+    await eventually(lambda: caught_up(master, slave))
+    await namesrv.stop()
+    answer = await promote(at_slave, slave)
+    assert (answer.code, slave.role.role) == (1, Role.SLAVE)
+    assert "which slaves broker broker-a has is not known: no nameserver answered" in answer.remark
+    assert (await at_master.send("orders", b"acknowledged")).code == 0
+
+
+async def test_a_former_master_whose_id_went_to_another_slave_starts_with_a_free_one(pair, connect, start_broker, namesrv):
+    master, slave = await pair()
+    at_slave = await connect(slave)
+    await eventually(lambda: caught_up(master, slave))
+    assert (await promote(at_slave, slave)).code == 0
+    await eventually(lambda: master.role.is_slave and follows(master))
+    assert master.role.broker_id == 1
+    await master.stop()
+    other = await start_broker("other", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=1)
+    await eventually(lambda: follows(other))
+    former = await start_broker("master", like=master)
+    assert (former.role.role, former.role.broker_id) == (Role.SLAVE, 2)
+    await eventually(lambda: follows(former))
+
+
 async def test_a_promotion_beside_a_living_sync_master_loses_nothing_acknowledged(pair, connect):
     master, slave = await pair(role=Role.SYNC_MASTER)
     at_master, at_slave = await connect(master), await connect(slave)
