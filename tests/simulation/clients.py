@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from tests.simulation.machines import SimBroker
+
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer
+from sprocketmq.cli.failover import plan_failover, reason_against
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 from sprocketmq.testing.ledger import Ledger
@@ -19,6 +22,8 @@ PLAIN, LISTS = "plain", "lists"
 TOPICS: dict[str, dict[str, str]] = {PLAIN: {}, LISTS: {"queue.type": "BatchCQ"}}
 QUEUES = 2
 GROUP = "billing"
+PROMOTION_ATTEMPTS = 200
+PROMOTION_TIMEOUT_S = 10.0
 
 
 def identity_of(body: bytes) -> str:
@@ -141,6 +146,45 @@ class Sender:
         message = self._new(rng, way, number)
         message = Message(message.topic, message.body, keys=message.keys, delay_level=1)
         self._answered(message, await producer.send(message), placed=False)
+
+
+class Operator:
+    """Promotes slaves by hand, as ``sprocketmq failover`` does, when all slaves answer: then nothing acknowledged can be lost."""
+
+    def __init__(self, network: Network, ip: str, *, nameserver: str) -> None:
+        self.process = network.machine("operator", ip).start("operator")
+        self.clock = LoopClock(network.loop)
+        self._network = network
+        self._nameserver = nameserver
+
+    async def promote(self, brokers: Mapping[str, SimBroker], chosen: Callable[[SimBroker], None] | None) -> None:
+        """Promote the slave that has most, again until it is the master; ``chosen`` is told of the first one that is asked."""
+        by_address = {broker.address: broker for broker in brokers.values()}
+        epoch = 0
+        admin = AdminClient(namesrv=self._nameserver, timeout_s=1.0, clock=self.clock)
+        await until_started(admin)
+        async with admin:
+            for _ in range(PROMOTION_ATTEMPTS):
+                await asyncio.sleep(0.25)
+                try:
+                    states = await admin.brokers(BROKER)
+                    if any(epoch and state.role == "SYNC_MASTER" and state.epoch == epoch for state in states):
+                        return
+                    plan = plan_failover(BROKER, states)
+                    slaves = [state for state in states if state.address != (plan.former.address if plan.former else "")]
+                    if len(slaves) < len(brokers) - 1 or any(map(reason_against, slaves)):
+                        continue
+                    if chosen is not None:
+                        chosen(by_address[plan.slave.address])
+                        chosen = None
+                    epoch = plan.epoch
+                    self._network.trace.note(f"promoting {by_address[plan.slave.address].name} with epoch {epoch}")
+                    await admin.change_master(plan.slave.address, plan.slave.address, epoch, timeout_s=PROMOTION_TIMEOUT_S)
+                except SprocketError as e:
+                    self._network.trace.note(f"no promotion yet: {e}")
+                else:
+                    return
+        raise AssertionError("no slave could be promoted")
 
 
 class Receiver:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
-from tests.simulation.clients import GROUP, QUEUES, TOPICS, Receiver, Sender, create_topics, identity_of
+from tests.simulation.clients import GROUP, QUEUES, TOPICS, Operator, Receiver, Sender, create_topics, identity_of
 from tests.simulation.course import BrokenPromise, Course
 from tests.simulation.logs import log_bytes
 from tests.simulation.machines import HA_PORT, SimBroker, SimNameServer
@@ -28,7 +29,14 @@ IPS = {
     "slave-2": "10.0.1.3",
     "producer": "10.0.2.1",
     "consumer": "10.0.2.2",
+    "operator": "10.0.2.3",
 }
+# How soon a slave comes back that crashes while one is promoted.
+RESTART_S = 0.5
+# How long the load goes on after a promotion.
+AFTER_PROMOTION_S = 1.0
+# What may keep a broker from answering: a promotion waits until it is over, as an operator does who does not want to lose anything.
+SILENCING = {"kill", "power", "crash at call", "stop", "freeze", "block", "slow"}
 
 
 class Cluster(Course):
@@ -47,16 +55,22 @@ class Cluster(Course):
             for number, name in enumerate(BROKERS[: plan.slaves + 1])
         }
         self.broker = self.brokers["broker"]
-        self.slaves = [broker for broker in self.brokers.values() if broker is not self.broker]
         self.ledger = Ledger(seed=plan.seed)
         namesrv = self.nameserver.address
         self.sender = Sender(self.network, IPS["producer"], seed=plan.seed, nameserver=namesrv, ledger=self.ledger)
         self.receiver = Receiver(self.network, IPS["consumer"], nameserver=namesrv)
+        self.operator = Operator(self.network, IPS["operator"], nameserver=namesrv) if plan.promotes else None
+        self.overtaken: set[str] = set()
+        self._undisturbed = asyncio.Lock()
         self._restarts: set[asyncio.Task[None]] = set()
 
     @property
     def servers(self) -> tuple[SimNameServer | SimBroker, ...]:
         return self.nameserver, *self.brokers.values()
+
+    @property
+    def slaves(self) -> list[SimBroker]:
+        return [broker for broker in self.brokers.values() if broker is not self.broker]
 
     def _role(self, number: int) -> dict[str, Any]:
         if not self.plan.slaves:
@@ -85,6 +99,9 @@ class Cluster(Course):
             self.trace.note(f"fault: {fault}")
             self._restarts.add(self.loop.create_task(self._suffer(fault)))
         await asyncio.sleep(max(0.0, began + self.plan.duration_s - self.loop.time()))
+        if self.operator is not None:
+            await asyncio.gather(*self._restarts)
+            await asyncio.sleep(AFTER_PROMOTION_S)
         self.sender.stopped = True
         await asyncio.gather(*self._restarts)
         await self._heal()
@@ -101,6 +118,44 @@ class Cluster(Course):
 
     async def _suffer(self, fault: Fault) -> None:
         """Let a fault happen, and end."""
+        if fault.kind == "promote":
+            async with self._undisturbed:
+                await self._promote(fault)
+        elif self.operator is not None and fault.kind in SILENCING and not {*BROKERS}.isdisjoint(fault.machines):
+            async with self._undisturbed:
+                await self._happen(fault)
+        else:
+            await self._happen(fault)
+
+    async def _promote(self, fault: Fault) -> None:
+        """Lose the master or not, promote a slave, and let the former master return."""
+        assert self.operator is not None
+        master, mode = self.master, fault.mode
+        returning = self.loop.create_task(self._lose(master, fault))
+        crashing = (lambda slave: slave.crash_at(fault.number, "keep")) if mode == "slave crashes" else None
+        promoting = self.operator.process.run(self.operator.promote(self.brokers, crashing))
+        while not (promoting.done() and returning.done()):
+            await asyncio.wait([promoting, returning], timeout=RESTART_S)
+            for slave in self.brokers.values():
+                if slave is not master or returning.done():
+                    await slave.start()
+        await asyncio.gather(returning, promoting)
+
+    async def _lose(self, master: SimBroker, fault: Fault) -> None:
+        mode, network = fault.mode, self.network
+        if mode == "master stops":
+            await master.stop()
+        elif mode == "master is killed":
+            master.crash("keep")
+        elif mode in {"master is cut off from servers", "master is isolated"}:
+            servers = [server.machine.ip for server in self.servers if server is not master]
+            for ip in servers if mode == "master is cut off from servers" else [ip for ip in IPS.values() if ip != master.machine.ip]:
+                network.block(master.machine.ip, ip)
+        await asyncio.sleep(fault.for_s)
+        network.heal()
+        await master.start()
+
+    async def _happen(self, fault: Fault) -> None:
         kind, network = fault.kind, self.network
         if kind in {"kill", "power", "crash at call", "stop"}:
             broker = self.brokers[fault.machines[0]]
@@ -160,19 +215,39 @@ class Cluster(Course):
         """Wait until the consumer has everything that was acknowledged."""
         for _ in range(int(SETTLE_S / SETTLE_STEP_S)):
             missing = [identity for identity in self.sender.acknowledged if identity not in self.receiver.seen]
-            if not missing and self._in_step():
+            in_step = self._in_step()
+            if in_step and missing and self.operator is not None:
+                self.overtaken = self._overtaken() - self.receiver.seen
+                missing = [identity for identity in missing if identity not in self.overtaken]
+            if in_step and not missing:
                 return
             if receiving.done():
                 break
             await asyncio.sleep(SETTLE_STEP_S)
         reason = f", it ended with {receiving.exception()!r}" if receiving.done() else ""
         behind = [
-            f"{slave.name} at {slave.log_end}, {slave.follower.state.name if slave.follower else 'down'}"
+            f"{slave.name} at {slave.log_end}, {slave.follower.state.name if slave.follower else 'no slave'}"
             f" {slave.follower.reason if slave.follower else ''}"
             for slave in self.slaves
         ]
-        self.check(missing, f"the slaves do not follow the master at {self.broker.log_end}: {'; '.join(behind)}")
+        self.check(missing, f"the slaves do not follow {self.broker.name} at {self.broker.log_end}: {'; '.join(behind)}")
         raise BrokenPromise(f"the consumer has not got {len(missing)} acknowledged messages: {', '.join(missing[:5])}{reason}")
+
+    def _overtaken(self) -> set[str]:
+        """Return the messages in whose places the consumer has read others.
+
+        Readers see what a master stores without its slaves, and tells its sender so. Its successor has other messages in these places.
+        """
+        assert self.broker.broker is not None
+        store = self.broker.broker.store
+        read = {(queue, offset) for _, _, queue, offset in self.receiver.got}
+        return {
+            identity_of(body)
+            for topic in TOPICS
+            for queue_id in range(QUEUES)
+            for offset, body in read_queue(store, (topic, queue_id))[2].items()
+            if (f"{topic}/{queue_id}", offset) in read
+        }
 
     async def _close(self, receiving: asyncio.Task[None]) -> None:
         await self.receiver.process.run(self.receiver.close())
@@ -181,9 +256,17 @@ class Cluster(Course):
             await broker.stop()
         await self.nameserver.stop()
 
+    @property
+    def master(self) -> SimBroker:
+        """The broker that leads in the newest epoch, or did last."""
+        newest = max(self.brokers.values(), key=lambda broker: broker.leads_since)
+        if newest.leads_since >= 0:
+            self.broker = newest
+        return self.broker
+
     def _in_step(self) -> bool:
         """Tell whether all slaves have what the master has."""
-        return all(
+        return self.master is self.broker and all(
             slave.follower is not None
             and slave.follower.state is FollowerState.FOLLOWING
             and slave.log_end == self.broker.log_end
@@ -192,9 +275,12 @@ class Cluster(Course):
         )
 
     async def _watch_offsets(self) -> None:
-        """What a slave has copied of a group's progress never goes back, whatever happens to the master, until the slave is restarted."""
+        """What a slave has copied of a group's progress never goes back, whatever happens to the master, until the slave is restarted.
+
+        A promoted slave may have copied less of it than another one: the group reads the rest again.
+        """
         highest: dict[tuple[str, int, str, int], int] = {}
-        while not self.over:
+        while not self.over and self.operator is None:
             for slave in self.slaves:
                 broker = slave.broker
                 if broker is None or not broker.replication.metadata.synced:
@@ -214,13 +300,16 @@ class Cluster(Course):
         self.check(not self.sender.disordered, f"acknowledged out of order: {self.sender.disordered[:5]}")
         for identity, body, queue, offset in self.receiver.got:
             self.ledger.received(identity, body, queue=queue, offset=offset)
-        self._report("consumed", self.ledger.check())
+        consumed = self.ledger.check()
+        self._report("consumed", replace(consumed, lost=tuple(one for one in consumed.lost if one not in self.overtaken)))
         self.ledger.read_again()
         store = self._opened(self.broker)
         whole = log_bytes(store)
         for slave in self.slaves:
             copy = self._opened(slave)
             self.check(log_bytes(copy) == whole, f"the log of {slave.name} is not the master's")
+            ours, theirs = copy.epochs.entries, store.epochs.entries
+            self.check(ours == theirs, f"{slave.name} has epochs {ours}, the master {theirs}")
             copy.abandon()
         try:
             for topic in TOPICS:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.replication.follower import Follower
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.testing.rig.network import Machine, Network, Process
@@ -112,6 +113,12 @@ class SimBroker(Server):
         return [self.broker.store.max_offset(topic, n) for topic in topics for n in range(queues)] if self.broker is not None else []
 
     @property
+    def leads_since(self) -> int:
+        """The epoch that it leads in; -1 while it follows or is down."""
+        broker = self.broker
+        return broker.store.epochs.last.number if broker is not None and broker.replication.master is not None else -1
+
+    @property
     def follower(self) -> Follower | None:
         return self.broker.replication.follower if self.broker is not None else None
 
@@ -129,8 +136,16 @@ class SimBroker(Server):
         except asyncio.CancelledError:
             self.crash("keep")
             raise
-        if process.alive and (error := starting.exception()) is not None:
+        if process.alive and isinstance(starting.exception(), BrokerNameTaken) and self.config.broker_id:
+            # While it was away a former master was given its id: do what the error says.
+            self.network.trace.note(f"{self.name} gets another id: {starting.exception()}")
+            self.config = replace(self.config, broker_id=self.config.broker_id + 10)
+            self.broker = self.process = None
+            process.kill()
+            await self.start()
+        elif process.alive and (error := starting.exception()) is not None:
             self.problems.append(f"{self.name} does not start: {error!r}")
+            self.network.trace.note(f"{self.name} does not start: {error!r}")
         elif process.alive:
             self.network.trace.note(
                 f"{self.name} has started, log {broker.store.commitlog_min_offset} to {broker.store.commitlog_max_offset}"

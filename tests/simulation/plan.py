@@ -13,6 +13,8 @@ from tests.simulation.course import Outcome, carry_out
 MODES = {"kill": ("keep", "cut"), "power": ("drop", "reorder", "torn")}
 BROKERS = ("broker", "slave-1", "slave-2")
 WAYS = ("single", "submitted", "batch", "lists", "auto", "delayed")
+# What happens to the master before one of its slaves is promoted; or to that slave meanwhile, at a call to its disk.
+PROMOTIONS = ("master lives", "master stops", "master is killed", "master is cut off from servers", "master is isolated", "slave crashes")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Plan:
         """Whether a disk may lose what was not synced."""
         return any(fault.mode in MODES["power"] for fault in self.faults)
 
+    @property
+    def promotes(self) -> bool:
+        """Whether a slave becomes the master."""
+        return any(fault.kind == "promote" for fault in self.faults)
+
     def shorter(self) -> list[Plan]:
         """Return plans that are a little simpler than this one, the simplest first."""
         found = [replace(self, faults=faults) for faults in fewer(self.faults)]
@@ -80,8 +87,17 @@ class Plan:
 
 
 def make_replicated_plan(seed: str) -> Plan:
-    """Return the plan of a seed, for a SYNC_MASTER with two slaves."""
-    return make_plan(seed, slaves=2)
+    """Return the plan of a seed, for a SYNC_MASTER with two slaves, one of which is promoted in every third plan."""
+    plan = make_plan(seed, slaves=2)
+    rng = random.Random(f"{seed} promotions")
+    if rng.random() > 1 / 3:
+        return plan
+    # What a slave has is in its memory until it flushes: where one becomes the master, no machine loses power.
+    faults = [replace(fault, kind="kill", mode="keep", number=0) if fault.mode in MODES["power"] else fault for fault in plan.faults]
+    for at_s, for_s in random_moments(rng, plan.duration_s, rng.choice((1, 1, 2))):
+        mode = rng.choice(PROMOTIONS)
+        faults.append(Fault(at_s, "promote", (), for_s, mode, rng.randrange(1, 40) if mode == "slave crashes" else 0))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def make_plan(seed: str, *, slaves: int = 0) -> Plan:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.simulation.course import shrink
 from tests.simulation.logs import make_log_plan
 from tests.simulation.plan import make_replicated_plan
 from tests.simulation.test_seeds import SEED
@@ -90,3 +91,16 @@ def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch)
             print(f"found by seed {SEED}.{number}: {problem}")
             return
     pytest.fail(f"no seed of {SEEDS_OF_A_KIND} noticed {plant.__name__}")
+
+
+def test_a_run_that_finds_a_planted_fault_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledged_before_the_replica_has_it(monkeypatch)
+    plans = (make_log_plan(f"{SEED}.{number}") for number in range(SEEDS_OF_A_KIND))
+    long = next(plan for plan in plans if len(plan.faults) > 2 and plan.run().problem)
+    found = shrink(long)
+    assert found.problem
+    assert set(found.plan.faults) < set(long.faults)
+    assert found.plan.duration_s <= long.duration_s
+    assert found.plan.run().digest == found.digest
+    assert not any(shorter.run().problem for shorter in found.plan.shorter())
+    print(f"{long}\nis as short as this:\n{found.plan}")

@@ -22,8 +22,11 @@ SHARDS = 6
 
 
 KINDS = {"cluster": make_plan, "replicated": make_replicated_plan, "logs": make_log_plan}
-# Seeds of log plans that once found something.
-FOUND = ("logs18", "logs31", "logs112", "logs560", "logs902", "1795390431.405")
+# Seeds that once found something.
+FOUND = {
+    "logs": ("logs18", "logs31", "logs112", "logs560", "logs902", "1795390431.405"),
+    "replicated": ("1.176", "1.485", "1.536"),
+}
 
 
 def expect_no_problem(outcome: Outcome) -> None:
@@ -50,18 +53,21 @@ def test_no_seed_breaks_a_promise(kind: str, shard: int) -> None:
     assert acknowledged >= 10 * runs
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_once_stays_mended(seed: str) -> None:
-    expect_no_problem(make_log_plan(seed).run())
+@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind, seeds in FOUND.items() for seed in seeds])
+def test_what_was_found_once_stays_mended(kind: str, seed: str) -> None:
+    expect_no_problem(KINDS[kind](seed).run())
 
 
-def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_gives_the_same_trace_in_every_process(kind: str) -> None:
     seeds = [f"{SEED}.{number}" for number in range(0, 40, 8)]
-    here = [make_plan(seed).run().digest for seed in seeds]
+    here = [KINDS[kind](seed).run().digest for seed in seeds]
     assert len(set(here)) == len(seeds)
-    program = "import sys; from tests.simulation.plan import *; print(*(make_plan(seed).run().digest for seed in sys.argv[1:]))"
+    program = (
+        "import sys; from tests.simulation.test_seeds import *; print(*(KINDS[sys.argv[1]](seed).run().digest for seed in sys.argv[2:]))"
+    )
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program, *reversed(seeds)]
+        command = [sys.executable, "-c", program, kind, *reversed(seeds)]
         output = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True).stdout
         assert output.split()[::-1] == here

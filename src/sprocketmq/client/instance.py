@@ -352,7 +352,7 @@ class Instance(LoopBound):
         beat = HeartbeatData(self.client_id, [ProducerData(name) for name in self.producer_groups], consumers)
         body = beat.encode()
         refusals: list[AccessRefused] = []
-        await all_of(self._heartbeat_one(address, body, refusals) for address in self.broker_addresses())
+        await all_of(self._heartbeat_one(address, body, refusals) for address in sorted(self.broker_addresses()))
         self.refusal = refusals[0] if refusals else None
 
     def heartbeat_soon(self) -> None:
