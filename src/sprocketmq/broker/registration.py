@@ -116,8 +116,8 @@ class Registrar:
         for nameserver in self._nameservers:
             known = await self._known_brokers(nameserver)
             taken.update(broker_id for broker_id, address in known.items() if address != self._address)
-        free = [broker_id for broker_id in (*preferred, *range(1, len(taken) + 2)) if broker_id > 0 and broker_id not in taken]
-        return free[0]
+        wanted: list[int] = [*preferred, *range(1, len(taken) + 2)]
+        return next(broker_id for broker_id in wanted if broker_id > 0 and broker_id not in taken)
 
     async def members(self) -> dict[str, int]:
         """Return the addresses of all brokers of this name that nameservers know, with their ids. Raises NameserverUnavailable."""
