@@ -12,6 +12,7 @@ from tests.simulation.plan import make_replicated_plan
 from tests.simulation.test_seeds import SEED
 
 from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.replicating import Replication
 from sprocketmq.broker.replication import follower
 from sprocketmq.broker.replication.master import ReplicationMaster
 from sprocketmq.broker.replication.stream import Start
@@ -74,12 +75,22 @@ def offsets_overwritten_by_the_old_master(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(OffsetTable, "merge", overwrite)
 
 
+def promoted_without_telling_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former master goes on with the help of the other slave, whatever that one has."""
+
+    async def freeze(self: Replication, former: str, epoch: int) -> None:
+        """Do nothing."""
+
+    monkeypatch.setattr(Replication, "_freeze", freeze)
+
+
 PLANTS = {
     acknowledged_before_the_replica_has_it: make_log_plan,
     followed_without_comparing: make_log_plan,
     epochs_that_are_not_on_the_disk: make_log_plan,
     truncated_one_record_short: make_log_plan,
     offsets_overwritten_by_the_old_master: make_replicated_plan,
+    promoted_without_telling_anybody: make_replicated_plan,
 }
 
 
