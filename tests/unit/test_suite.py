@@ -76,6 +76,8 @@ ASKED_AGAIN = ("poll",)
 IMPATIENT = {
     "crash/test_kill.py": "sends that end unknown, as their broker is killed",
     "crash/test_transactions.py": "sends that end unknown, as their broker is killed",
+    "faults/test_reading_on.py": "sends that end unknown, as their master is killed",
+    "faults/test_replication.py": "questions to a master that is killed",
     "interop/test_request_reply.py": "requests that nobody answers",
     "interop/test_security_java_client.py": "messages that must not come",
     "simulation/clients.py": "time is virtual",
@@ -106,6 +108,7 @@ ELAPSED = re.compile(r"(elapsed|took|seconds|duration|waited)(_s|_ms)?")
 # Who compares with what something took, and why.
 TIMED: dict[str, str] = {
     "fuzz/test_fuzz_protocol.py": "fuzzes for a given time; processor time of seconds for a few KiB is a fault of a decoder",
+    "simulation/test_planted_faults.py": "time is virtual",
 }
 
 # Private names of the package, and of others, by the reason why a test uses them.

@@ -169,7 +169,7 @@ FOLLOW = """
 import sys
 from sprocketmq import arrow
 try:
-    for table in arrow.follow("followed", namesrv=sys.argv[1], start="first"):
+    for table in arrow.follow(sys.argv[2], namesrv=sys.argv[1], start="first"):
         print(table.num_rows, flush=True)
 except KeyboardInterrupt:
     sys.exit(130)
@@ -177,9 +177,10 @@ except KeyboardInterrupt:
 
 
 def test_following_a_topic_ends_at_a_signal_without_a_word(mq, number):
+    topic = f"followed-until-{number.name}"
     with sync.Producer("pg", namesrv=mq.namesrv) as producer:
-        producer.send(Message("followed", b"x"))
-    run = subprocess.Popen([sys.executable, "-c", FOLLOW, mq.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        producer.send(Message(topic, b"x"))
+    run = subprocess.Popen([sys.executable, "-c", FOLLOW, mq.namesrv, topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert run.stdout.readline() == b"1\n"
     run.send_signal(number)
     out, err = run.communicate(timeout=60)
