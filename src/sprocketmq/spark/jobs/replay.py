@@ -20,6 +20,7 @@ from sprocketmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_send_topic
 from sprocketmq.protocol.properties import RETRY_TOPIC
 from sprocketmq.spark.errors import in_one_sentence
 from sprocketmq.spark.jobs.progress import JobProgress, Report
+from sprocketmq.spark.jobs.tasks import over_connect
 from sprocketmq.spark.security import SECURITY_NAMES, Secure, parse_secure, security_options
 from sprocketmq.spark.source.access import ClusterAccess, cluster_access
 from sprocketmq.spark.source.offsets import encode_offsets
@@ -362,7 +363,7 @@ def _messages(chosen: "DataFrame", target: str | None, *, keep_ids: bool, keep_q
 
 def _watched(spark: "SparkSession", title: str, work: Callable[[], None], total: int, report: Report) -> None:
     """Run a Spark job and report its progress in messages, estimated from finished tasks."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if over_connect(spark):
         work()
     else:
         context = spark.sparkContext

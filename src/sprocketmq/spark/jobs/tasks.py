@@ -5,17 +5,19 @@ tasks that cannot succeed.
 """
 
 import os
+import pickle
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sprocketmq._version import __version__
-from sprocketmq.errors import ConfigError, FatalError, StoreNotWritable
+from sprocketmq.errors import FatalError, StoreNotWritable
 from sprocketmq.spark.same_version import check_driver_version
 
 if TYPE_CHECKING:
     import threading
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -85,15 +87,20 @@ def results_or_raise(found: Sequence["R | TaskFailure"], root: str, *, writing: 
     return results
 
 
+def over_connect(spark: "SparkSession") -> bool:
+    """Tell whether a session is one of Spark Connect: its driver is in another process, perhaps on another machine."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def tasks_at_a_time(spark: "SparkSession") -> int:
-    """Return the number of concurrent tasks. Raises ConfigError for a session without a local driver (Spark Connect)."""
-    return int(_context_of(spark).defaultParallelism)
+    """Return the number of concurrent tasks."""
+    if not over_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    from pyspark.sql import functions as f
 
-
-def _context_of(spark: "SparkSession") -> Any:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise ConfigError("this job needs a Spark session with its driver in this process, not one of Spark Connect")
-    return spark.sparkContext
+    # A client of Spark Connect cannot ask for the number, but a range has as many partitions.
+    (last,) = spark.range(1 << 16).select(f.spark_partition_id().alias("partition")).agg(f.max("partition")).collect()[0]
+    return int(last) + 1
 
 
 def run_tasks(
@@ -107,32 +114,37 @@ def run_tasks(
     """Run ``work(item, note)`` as one task for each item and return the results in order.
 
     ``work`` is a function of a module, or a partial of one. ``on_progress`` is called with the sum of the amounts passed to ``note``, as
-    tasks end. An interrupt cancels the tasks. Raises what Spark raises.
+    tasks end (over Spark Connect, as they and all before them end). An interrupt cancels the tasks. Raises what Spark raises.
     """
     if not items:
         return []
-    context = _context_of(spark)
-    done = context.accumulator(0)
+    from pyspark import InheritableThread, cloudpickle
+
+    context = None if over_connect(spark) else spark.sparkContext
+    done: Any = _Sum() if context is None else context.accumulator(0)
     group = f"sprocketmq-{uuid.uuid4()}"
-    outcome: list[tuple[int, R]] = []
+    outcome: dict[int, R] = {}
     failed: list[BaseException] = []
-
-    driver = __version__
-
-    def one(pair: tuple[int, T]) -> tuple[int, R]:
-        check_driver_version(driver)
-        return pair[0], work(pair[1], done.add)
+    # A DataFrame, because clients of Spark Connect have no RDDs. A range of n rows in n partitions has one row in each.
+    one = _task(work, [cloudpickle.dumps(item) for item in items], None if context is None else done.add)
+    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(one, "item LONG, noted LONG, result BINARY")
 
     def run() -> None:
         try:
-            context.setJobGroup(group, title, interruptOnCancel=True)
-            outcome.extend(context.parallelize(list(enumerate(items)), len(items)).map(one).collect())
+            if context is None:
+                spark.addTag(group)
+                rows: Iterable[Any] = frame.toLocalIterator()
+            else:
+                context.setJobGroup(group, title, interruptOnCancel=True)
+                rows = frame.collect()
+            for item, noted, result in rows:
+                outcome[item] = pickle.loads(result)  # noqa: S301 - from our own task
+                if context is None:
+                    done.add(noted)
         except BaseException as e:  # noqa: BLE001 - raised in the thread that waits
             failed.append(e)
 
-    from pyspark import InheritableThread
-
-    thread: threading.Thread = InheritableThread(target=run, name="sprocketmq-job", daemon=True)
+    thread: threading.Thread = InheritableThread(target=run, session=spark, name="sprocketmq-job", daemon=True)
     thread.start()
     try:
         while thread.is_alive():
@@ -140,9 +152,45 @@ def run_tasks(
             if on_progress is not None:
                 on_progress(int(done.value))
     except BaseException:
-        context.cancelJobGroup(group)
+        if context is None:
+            spark.interruptTag(group)
+        else:
+            context.cancelJobGroup(group)
         thread.join()
         raise
     if failed:
         raise failed[0]
-    return [result for _, result in sorted(outcome, key=lambda pair: pair[0])]
+    return [outcome[i] for i in range(len(items))]
+
+
+class _Sum:
+    """A sum of the driver, with the interface of an accumulator."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, amount: int) -> None:
+        self.value += amount
+
+
+def _task(
+    work: Callable[[T, Callable[[int], None]], R], pickled: Sequence[bytes], add: Callable[[int], None] | None
+) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
+    """Return a function for ``mapInArrow`` that does the work of the items whose numbers it is given."""
+    driver = __version__
+
+    def one(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+        from pyspark import cloudpickle
+
+        check_driver_version(driver)
+        for batch in batches:
+            for item in batch.column(0).to_pylist():
+                noted: list[int] = []
+                result = work(pickle.loads(pickled[item]), noted.append)  # noqa: S301 - from our own driver
+                if add is not None:
+                    add(sum(noted))
+                columns = {"item": [item], "noted": [sum(noted)], "result": [cloudpickle.dumps(result)]}
+                yield pa.RecordBatch.from_pydict(columns)
+
+    return one
