@@ -17,7 +17,7 @@ def run_available(start: Callable[[], Any]) -> list[Any]:
     while True:
         query = start()
         query.awaitTermination()
-        batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
         done += batches
         if spark_version() >= (4, 2) or not batches:
             return done

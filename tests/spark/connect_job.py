@@ -22,6 +22,7 @@ from sprocketmq.spark.jobs.land import land, landed
 from sprocketmq.spark.jobs.rebuild_index import rebuild_index
 from sprocketmq.spark.jobs.replay import replay
 from sprocketmq.spark.jobs.tasks import run_tasks, tasks_at_a_time
+from sprocketmq.spark.notebook import batch_figures
 
 
 def double(item: int, note: Any) -> int:
@@ -78,14 +79,19 @@ def main(text: str) -> None:
 
     result["read"] = bodies(plan["topic"])
     rows = spark.read.format("rocketmq").options(**place, subscribe=plan["topic"]).load()
-    rows.select("body", "keys", "tags").write.format("rocketmq").options(nameserver=plan["nameserver"], topic=plan["copies"]).mode("append").save()
+    rows.select("body", "keys", "tags").write.format("rocketmq").options(nameserver=plan["nameserver"], topic=plan["copies"]).mode(
+        "append"
+    ).save()
     result["written"] = bodies(plan["copies"])
-    result["refused"] = refusal(lambda: spark.read.format("rocketmq").options(**place, subscribe=plan["topic"], colums="body").load().count())
+    result["refused"] = refusal(
+        lambda: spark.read.format("rocketmq").options(**place, subscribe=plan["topic"], colums="body").load().count()
+    )
 
     stream = spark.readStream.format("rocketmq").options(**place, subscribe=plan["topic"], maxOffsetsPerTrigger="200").load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True)
     batches = run_available(lambda: writer.start(str(home / "streamed")))
     result["batches"] = len(batches)
+    result["watched"] = sum(batch_figures(progress).rows for progress in batches)
     result["streamed"] = sorted(bytes(row.body).decode() for row in spark.read.parquet(str(home / "streamed")).collect())
 
     result["at a time"] = tasks_at_a_time(spark)

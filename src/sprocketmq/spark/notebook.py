@@ -150,8 +150,9 @@ def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
     return BatchFigures(
         batch_id=int(progress["batchId"]),
         began_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),
-        rows=int(progress.get("numInputRows") or 0),
-        rows_per_s=float(progress.get("processedRowsPerSecond") or 0.0),
+        # Reports of Spark Connect have these for each source only.
+        rows=sum(int(source.get("numInputRows") or 0) for source in progress["sources"]),
+        rows_per_s=sum(float(source.get("processedRowsPerSecond") or 0.0) for source in progress["sources"]),
         duration_ms=int(duration.get("triggerExecution") or progress.get("batchDuration") or 0),
         lag=lag,
     )

@@ -25,12 +25,12 @@ def report(batch, rows, end, latest, *, second=0):
         "id": "0", "runId": "1", "name": "q",
         "timestamp": f"2026-11-21T12:00:{batch + second:02d}.500Z",
         "batchId": batch,
-        "numInputRows": rows,
-        "processedRowsPerSecond": rows / 2,
         "durationMs": {"triggerExecution": 2000},
         "sources": [
             {
                 "description": "rocketmq",
+                "numInputRows": rows,
+                "processedRowsPerSecond": rows / 2,
                 "startOffset": "null",
                 "endOffset": json.dumps(encode_offsets(dict(zip(QUEUES, end, strict=True)))),
                 "latestOffset": json.dumps(encode_offsets(dict(zip(QUEUES, latest, strict=True)))),

@@ -105,9 +105,9 @@ def land_by_spark(
             while not ended:
                 ended = query.awaitTermination(0.2)
                 for one in query.recentProgress:
-                    if one["batchId"] > newest and one["numInputRows"]:
+                    if one["batchId"] > newest and one.numInputRows:
                         newest = one["batchId"]
-                        messages += one["numInputRows"]
+                        messages += one.numInputRows
                         batches += 1
                 report(JobProgress(messages, None, "messages", f"{batches:,} batches"))
                 if stop.is_set() and not ended:
