@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -117,30 +118,50 @@ def test_executors_of_a_cluster_read_write_stream_and_land_with_credentials_they
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
-@pytest.mark.long
-def test_a_zip_of_the_package_is_enough_where_machines_have_the_packages_it_needs(tmp_path, filled, monkeypatch):
-    """docs/guide/spark-clusters.md: driver and executors have SprocketMQ from --py-files, and of its dependencies the few that are named."""
-    mq, held = filled
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    python = bare_python(tmp_path / "python", *ON_EXECUTORS)
+def zipped(home: Path) -> tuple[list[str], dict[str, str]]:
+    """Make a zip of the package; return the options and the environment with which spark-submit ships it."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(home)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = home.glob("sprocketmq-*.whl")
+    wheel.rename(home / "sprocketmq.zip")
+    python = bare_python(home / "python", *ON_EXECUTORS)
     shown = subprocess.run([python, "-c", "import sprocketmq"], capture_output=True, text=True, check=False)
     assert "No module named 'sprocketmq'" in shown.stderr
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("sprocketmq-*.whl")
-    wheel.rename(tmp_path / "sprocketmq.zip")
-    plan = {"nameserver": mq.namesrv, "topic": TOPICS[0], "copies": "ClusterCopies", "home": str(tmp_path)}
     # Spark plans streams in processes of the driver that do not see --py-files.
-    own = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": str(tmp_path / "sprocketmq.zip")}
+    environment = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": str(home / "sprocketmq.zip")}
+    return ["--py-files", "sprocketmq.zip"], environment
+
+
+def packed(home: Path) -> tuple[list[str], dict[str, str]]:
+    """Make an archive of a Python that has the package; return the options and the environment with which spark-submit ships it."""
+    python = Path(bare_python(home / "python", *ON_EXECUTORS))
+    (packages,) = (home / "python").glob("lib/python*/site-packages")
+    for name in ("sprocketmq", "pyspark_rocketmq", "pyspark_rocketmq_store"):
+        (packages / name).symlink_to(ROOT / "src" / name)
+    with tarfile.open(home / "environment.tar.gz", "w:gz") as archive:
+        archive.add(home / "python", arcname=".")
+    environment = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
+    return ["--archives", "environment.tar.gz#environment"], environment
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("ship", "where"), [(zipped, ".zip/sprocketmq/"), (packed, "/environment/lib/")])
+def test_executors_have_the_package_from_what_spark_submit_ships(tmp_path, filled, monkeypatch, ship, where):
+    """docs/guide/spark-clusters.md: of the package's dependencies those that are named there are enough."""
+    mq, held = filled
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    options, own = ship(tmp_path)
     environment = os.environ | launch_environment() | own
+    plan = {"nameserver": mq.namesrv, "topic": TOPICS[0], "copies": "ClusterCopies", "home": str(tmp_path)}
     with StandaloneCluster(tmp_path / "cluster") as cluster, (tmp_path / "job.log").open("w") as log:
-        options = ["--master", cluster.url, "--py-files", "sprocketmq.zip", "--driver-memory", "512m", "--executor-memory", "512m"]
-        command = [f"{environment['SPARK_HOME']}/bin/spark-submit", *options, str(ROOT / "tests/spark/zipped_job.py"), json.dumps(plan)]
+        options += ["--master", cluster.url, "--driver-memory", "512m", "--executor-memory", "512m"]
+        command = [f"{environment['SPARK_HOME']}/bin/spark-submit", *options, str(ROOT / "tests/spark/shipped_job.py"), json.dumps(plan)]
         job = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, check=False)
-    assert job.returncode == 0, (job.stdout.decode() + (tmp_path / "job.log").read_text())[:6000]
+    # spark-submit writes what Python says to standard output.
+    assert job.returncode == 0, job.stdout.decode()[:4000] + (tmp_path / "job.log").read_text()[-2000:]
     found = json.loads(job.stdout.splitlines()[-1])
     bodies = sorted(body for topic, *_, body in held if topic == TOPICS[0])
-    assert all(".zip/sprocketmq/" in path for path in (found["driver"], *found["executors"]))
+    assert all(where in path for path in found["executors"]), found["executors"]
     assert found["read"] == bodies
     assert sorted(message.body.decode() for message in mq.messages("ClusterCopies")) == bodies
     assert (found["streamed"], found["landed"]) == (MESSAGES, MESSAGES)

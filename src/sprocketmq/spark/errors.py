@@ -35,6 +35,13 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 # Patterns of Spark's text for problems of the environment, and the advice to give. {0} and so on are the groups of the pattern.
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
+        re.compile(r"python_streaming_source_runner.*No module named '(sprocketmq)[\w.]*'", re.DOTALL),
+        (
+            "the Python with which Spark's driver plans streams has no package {0}, and does not see what --py-files or addArtifacts sent:"
+            " install it there, or put the zip into PYTHONPATH of the driver (of the server with Spark Connect)"
+        ),
+    ),
+    (
         re.compile(r"PYTHON_VERSION_MISMATCH\W+Python in worker has different version: ([\d.]+) than that in driver: ([\d.]+)"),
         (
             "the driver has Python {1}, and an executor has Python {0}: set PYSPARK_PYTHON to a Python {1} that has sprocketmq[spark] on"

@@ -122,6 +122,12 @@ def test_what_spark_says_about_itself_comes_without_its_stack(text, sentence):
             ["sprocketmq", "pip install", "PYSPARK_PYTHON"],
         ),
         (
+            WORKER_TRACEBACK.replace("worker.py", "sql/streaming/python_streaming_source_runner.py").format(
+                last="ModuleNotFoundError: No module named 'sprocketmq.spark'"
+            ),
+            ["plans streams", "no package sprocketmq", "--py-files", "PYTHONPATH"],
+        ),
+        (
             "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not found.",
             ["PyArrow 18.0.0", "pip install"],
         ),

@@ -38,6 +38,11 @@ def test_an_address_that_cannot_be_one_is_refused(master):
         _master_url(master, None, "1g")
 
 
+def test_a_server_of_spark_connect_is_no_master():
+    with pytest.raises(ConfigError, match=r"sc://host:15002 is a server of Spark Connect, not a master: .*remote\('sc://host:15002'\)"):
+        _master_url("sc://host:15002", None, "1g")
+
+
 def test_sizes_and_counts_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="cores is 0"):
         _master_url(None, 0, "1g")

@@ -188,6 +188,11 @@ def _master_url(master: str | None, cores: int | None, memory: str) -> str:
         if cores is not None:
             raise ConfigError(f"cores={cores} and master={master!r} both say how many tasks run at a time: leave one out")
         return master
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"{master} is a server of Spark Connect, not a master: start the session with"
+            f" SparkSession.builder.remote({master!r}).getOrCreate(); formats and jobs work with it"
+        )
     if master.startswith("spark://"):
         _reach(master)
     return master

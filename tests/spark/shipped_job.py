@@ -1,4 +1,4 @@
-"""What test_cluster.py submits with ``--py-files``, to machines that have SprocketMQ from that file alone: no import of tests works here.
+"""What test_cluster.py submits with the package as a zip or an archive, to machines that have nothing else of it: no import of tests works here.
 
 Its argument is a JSON object: `nameserver`, `topic`, `copies` (the topic to write to), `home`. Prints one JSON object with what was found.
 """
@@ -21,9 +21,9 @@ def main(text: str) -> None:
     from sprocketmq.spark.jobs.land import land, landed
 
     plan = json.loads(text)
-    spark = SparkSession.builder.appName("zipped").getOrCreate()
+    spark = SparkSession.builder.appName("shipped").getOrCreate()
     place = {"nameserver": plan["nameserver"], "startingOffsets": "earliest"}
-    result = {"driver": place_of(0), "executors": spark.sparkContext.parallelize([0, 1], 2).map(place_of).collect()}
+    result = {"executors": spark.sparkContext.parallelize([0, 1], 2).map(place_of).collect()}
 
     rows = spark.read.format("rocketmq").options(**place, subscribe=plan["topic"], minPartitions="2").load()
     result["read"] = sorted(bytes(row.body).decode() for row in rows.select("body").collect())
