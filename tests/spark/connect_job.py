@@ -23,6 +23,7 @@ from sprocketmq.spark.jobs.rebuild_index import rebuild_index
 from sprocketmq.spark.jobs.replay import replay
 from sprocketmq.spark.jobs.tasks import run_tasks, tasks_at_a_time
 from sprocketmq.spark.notebook import batch_figures
+from sprocketmq.spark.version_checks import spark_version
 
 
 def double(item: int, note: Any) -> int:
@@ -69,7 +70,8 @@ def main(text: str) -> None:
     ensure_java()
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "1").getOrCreate()
-    spark.dataSource.register(RocketMQDataSource)
+    if spark_version() >= (4, 1):  # 4.0 refuses a format that the server has found by itself
+        spark.dataSource.register(RocketMQDataSource)
     place = {"nameserver": plan["nameserver"], "startingOffsets": "earliest"}
     result: dict[str, Any] = {"session": type(spark).__module__}
 
