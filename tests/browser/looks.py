@@ -63,3 +63,11 @@ TOO_WIDE = """() => {
   }
   return found;
 }"""
+
+
+def looks_right(page: Page) -> None:
+    """Check that nothing of a page is cut off and that all text has enough contrast, in both themes."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert too_wide(page) == [], scheme
+        assert low_contrast(page) == [], scheme
