@@ -48,9 +48,9 @@ demo: $(STAMP)
 ORDER ?= $(if $(SEED),--randomly-seed=$(SEED))
 PYTEST = $(BIN)/python -m pytest $(ORDER)
 
-# The suite on two workers, then the tests that share one JVM. Which tests are long, and why: docs/internals/testing.md.
+# The suite on four workers, as tests wait for processes and disks, then the tests that share one JVM. Which tests are long, and why: docs/internals/testing.md.
 test: $(STAMP)
-	$(PYTEST) -n 2 --dist loadgroup
+	$(PYTEST) -n 4 --dist loadgroup
 	$(PYTEST) -m "spark and not long" tests/spark tests/spark_faults
 
 # Sessions with JVMs of their own, a cluster, kill after kill; and more of what `make test` has one of.
