@@ -55,6 +55,8 @@ LEFT_OUT = {
     "guide/cli.md: sprocketmq serve --host 0.0.0.0 --advertise mq --secure /secure --store /data": "a container",
     "guide/kubernetes.md: kubectl apply -f deploy/kubernetes/sprocketmq.yaml": "Kubernetes",
     "guide/kubernetes.md: kubectl port-forward deployment/mq-dashboard 8080:8080": "Kubernetes",
+    "guide/spark-clusters.md: pip download --no-deps sprocketmq": "a cluster; tests/spark/test_cluster.py ships the package to one",
+    "guide/spark-clusters.md: python -m venv environment": "a cluster; tests/spark/test_cluster.py ships a Python to one",
     "guide/spark-clusters.md: from pyspark.sql import SparkSession": "a server of Spark Connect elsewhere; tests/spark/test_connect.py has one",
     "guide/stores.md: sprocketmq inspect mq --topic orders --json | jq -r 'select(.kind==\"record\") | [.queue_id, .queue_offset, .body] | @tsv'": "jq",
     "guide/consuming.md: async def handle(batch):": "names of the reader's own",
