@@ -133,7 +133,7 @@ def main() -> int:
     """Parse options, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="figures of each kind (5)")
-    parser.add_argument("--count", type=int, default=400_000, help="messages of a figure (400,000)")
+    parser.add_argument("--count", type=int, default=1_500_000, help="messages of a figure (1,500,000)")
     parser.add_argument("--directory", type=Path, help="where the store goes (a temporary directory)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sprocketmq-traces-", dir=options.directory) as directory:
