@@ -61,6 +61,10 @@ OF_PLAIN = {("auto", SIGNED): 0.85, ("auto", CHECKED): 0.85, ("auto", TLS): 0.5,
 OF_THEIRS = 1.3
 SIGNER = Credentials("signer", "the-secret-of-whoever-sends-here")
 DISK_BYTES = 56 << 30
+# What is to be read stays, however full the disk gets.
+KEEP = {"disk_max_used_ratio": 1.0, "disk_clean_forcibly_ratio": 1.0, "disk_warning_ratio": 1.0}
+# A record with a body of 1 KiB is shorter.
+RECORD_BYTES = 1400
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def our_client(name: str, servers: Measured) -> Iterator[Measured]:
 @contextlib.contextmanager
 def our_servers(directory: Path, settings: Mapping[str, object], **client: Any) -> Iterator[Measured]:
     """Run our nameserver and broker in one process."""
-    arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    arguments = [word for key, value in {**KEEP, **settings}.items() for word in ("--set", f"{key}={value}")]
     with serve(directory, *arguments) as (namesrv, pid):
         yield Measured("", namesrv, _Nobody(), (pid,), directory / "store", pid, **client)
 
@@ -168,6 +172,8 @@ def measured(side: Measured, sides: Sequence[Measured], workload: Workload, opti
     if sends:
         for one in sides:
             one.drop_page_cache()
+    else:  # which was dropped for the sends before
+        side.fill_page_cache(options.messages * len(FILLED) * RECORD_BYTES)
     wait_until_quiet(options.settle)
     before = cpu_s(side.server_pid), cpu_s(side.client_pid)
     figures = one_round(side, sides, workload, options.warm, options.seconds)
@@ -244,9 +250,9 @@ def main() -> int:
     )
     p.add_argument("--rounds", type=int, default=5, help="rounds of each side and workload (5)")
     p.add_argument("--messages", type=int, default=500_000, help="messages in each topic to be read (500,000)")
-    p.add_argument("--warm", type=float, default=0.5, help="seconds of load before counting (0.5)")
+    p.add_argument("--warm", type=float, default=0.2, help="seconds of load before counting (0.2)")
     p.add_argument("--first-warm", type=float, default=12.0, help="seconds of each load on Apache's side before the first round (12)")
-    p.add_argument("--seconds", type=float, default=2.0, help="seconds counted (2)")
+    p.add_argument("--seconds", type=float, default=1.0, help="seconds counted (1); a longer load needs more disk")
     p.add_argument("--settle", type=float, default=10.0, help="seconds to wait at most for other load to end, before each figure (10)")
     p.add_argument("--only-ours", action="store_true", help="without Apache's side; no ratios to it then")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")

@@ -57,9 +57,22 @@ def drop_derived(root: Path) -> None:
 def give_back(paths: Iterable[Path]) -> None:
     """Have the system write out files and forget their page cache, as far as they are not mapped."""
     for path in paths:
-        file = os.open(path, os.O_RDONLY)
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # its broker has deleted or renamed it meanwhile
+            continue
         try:
             os.fdatasync(file)
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
+
+
+def take_in(paths: Iterable[Path], count: int) -> None:
+    """Have the system read the first ``count`` bytes of files, in order, into the page cache."""
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while count > 0 and (data := file.read(min(count, 1 << 20))):
+                count -= len(data)
+        if count <= 0:
+            return
