@@ -140,6 +140,7 @@ def terminal_plot(statistics: pa.Table, width: int) -> Text:
     weeks, lines = weekly_delays(statistics)
     figure = plotext.figure
     figure.clear()
+    figure.theme("simple")  # the only theme with colors that leaves the terminal's own background
     figure.plot_size(max(40, width), 16)
     figure.title("Mean departure delay in minutes, by week")
     for origin, delays in lines.items():
@@ -148,7 +149,6 @@ def terminal_plot(statistics: pa.Table, width: int) -> Text:
         signal.lines()
         signal.label(origin)
         figure.draw(signal)
-    figure.theme("simple")  # the only theme with colors that leaves the terminal's own background
     step = max(1, len(weeks) // 6)
     figure.ruler("x").ticks(list(range(0, len(weeks), step)), [f"{week:%d %b}" for week in weeks[::step]])
     text = Text.from_ansi(str(figure.build()))
