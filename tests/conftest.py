@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -8,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sprocketmq import testing
+
+# A test that starts a process forks, and gRPC, whose threads other tests have started, would write about that to its standard error.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # A shell that starts a job in the background has it ignore SIGINT, and so would every process the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
