@@ -36,10 +36,16 @@ def words(text):
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text))
 
 
-def interrupt_after(out, handler):
-    """Press Ctrl-C when a command has printed its first table, or takes signals itself instead of ``handler``."""
+def interrupt_after(out, handler, ended):
+    """Press Ctrl-C when a command has printed its first table, or takes signals itself instead of ``handler``; again until it has ended.
+
+    The main thread gets the signal: what another one gets does not wake it from its sleep.
+    """
     wait_until(lambda: "messages behind" in out.getvalue() or signal.getsignal(signal.SIGINT) is not handler)
-    os.kill(os.getpid(), signal.SIGINT)
+    pressed = True
+    while pressed:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        pressed = not ended.wait(10)
 
 
 class Terminal(io.StringIO):
@@ -155,10 +161,14 @@ class Reader:
             patch.setattr("sprocketmq.spark.session", lambda *_, **__: self.spark)
             patch.setattr(self.spark, "stop", lambda: None)
             patch.setattr(sys, "stdout", out := Terminal())
-            interrupt = threading.Thread(target=interrupt_after, args=(out, signal.getsignal(signal.SIGINT)))
+            ended = threading.Event()
+            interrupt = threading.Thread(target=interrupt_after, args=(out, signal.getsignal(signal.SIGINT), ended))
             if endless:
                 interrupt.start()
-            assert main(arguments) == code, f"{line}\n{out.getvalue()}"
+            try:
+                assert main(arguments) == code, f"{line}\n{out.getvalue()}"
+            finally:
+                ended.set()
             if endless:
                 interrupt.join()
         return out.getvalue()
