@@ -88,6 +88,7 @@ IMPATIENT = {
     "unit/client/test_sync.py": "sends that nobody answers",
     "unit/testing/test_plugin.py": "what a wait says that was in vain",
     "unit/client/consume/test_group_live.py": "the loop of a wait that looks again",
+    "spark/test_docs_programs.py": "the loop of a key that is pressed again",
     "spark_faults/test_restarts.py": "a pause of a producer that can be ended",
 }
 
