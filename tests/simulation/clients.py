@@ -11,7 +11,7 @@ from tests.simulation.machines import SimBroker
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer
 from sprocketmq.cli.failover import plan_failover, reason_against
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import ClientClosed, SprocketError
 from sprocketmq.protocol.message import MessageQueue, SendStatus
 from sprocketmq.testing.ledger import Ledger
 from sprocketmq.testing.rig.network import Machine, Network
@@ -42,6 +42,8 @@ async def until_started(*clients: Any) -> None:
         while True:
             try:
                 await client.start()
+            except ClientClosed:
+                raise
             except SprocketError:
                 await asyncio.sleep(0.1)
             else:
@@ -173,6 +175,8 @@ class Operator:
                     plan = plan_failover(BROKER, states)
                     slaves = [state for state in states if state.address != (plan.former.address if plan.former else "")]
                     if len(slaves) < len(brokers) - 1 or any(map(reason_against, slaves)):
+                        reasons = [f"{state.address}: {reason_against(state) or 'follows'}" for state in slaves]
+                        self._network.trace.note(f"no promotion yet: {'; '.join(reasons)}")
                         continue
                     if chosen is not None:
                         chosen(by_address[plan.slave.address])
@@ -199,8 +203,17 @@ class Receiver:
         self._network = network
         self._nameserver = nameserver
         self._consumer: PushConsumer
+        self._closing = False
 
     async def run(self) -> None:
+        """Receive until it is closed, which may come while the consumer still starts."""
+        try:
+            await self._receive()
+        except ClientClosed:
+            if not self._closing:
+                raise
+
+    async def _receive(self) -> None:
         self._consumer = PushConsumer(GROUP, list(TOPICS), namesrv=self._nameserver, consume_from="first", batch_max=8, clock=self.clock)
         await until_started(self._consumer)
         async with self._consumer as consumer:
@@ -213,4 +226,5 @@ class Receiver:
                     self.got.append((identity, message.body, queue, message.queue_offset))
 
     async def close(self) -> None:
+        self._closing = True
         await self._consumer.close()

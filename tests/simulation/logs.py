@@ -416,6 +416,8 @@ class LogSimulation(Course):
         slaves = [node for node in self.nodes if node is not self.leader]
         if self._promoting or not all(node.up and node.process is not None and not node.process.frozen for node in slaves):
             return
+        if self.leader.end and not any(node.end for node in slaves):
+            return  # a broker refuses: the old master could not follow
         self._promoting = True
         old = self.leader
         # The other slave must be told first: the old master could go on and acknowledge with its help.

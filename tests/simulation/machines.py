@@ -15,6 +15,7 @@ from sprocketmq.broker.replication.follower import Follower
 from sprocketmq.errors import BrokerNameTaken, SprocketError
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.storage.config import StoreConfig
+from sprocketmq.storage.replica.epochs import Epoch
 from sprocketmq.testing.rig.network import Machine, Network, Process
 from sprocketmq.testing.rig.simulated_disk import KILL_MODES, SimFileSystem
 from sprocketmq.testing.rig.small_store import SMALL_FILES
@@ -108,6 +109,11 @@ class SimBroker(Server):
         """Where its log ends, -1 while it is down."""
         return self.broker.store.commitlog_max_offset if self.broker is not None else -1
 
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of its log, none while it is down."""
+        return self.broker.store.epochs.entries if self.broker is not None else ()
+
     def visible(self, topics: Iterable[str], queues: int) -> list[int]:
         """Return up to where readers see each queue."""
         return [self.broker.store.max_offset(topic, n) for topic in topics for n in range(queues)] if self.broker is not None else []
@@ -183,6 +189,8 @@ class SimBroker(Server):
         broker, process = self.broker, self.process
         if broker is None or process is None:
             return
+        if mode not in KILL_MODES and broker.replication.master is not None and not broker.store.commitlog_flushed_offset:
+            return  # slaves refuse a master that has lost all of its log: it could be any empty store
         self.network.trace.note(f"{self.name} crashes, {mode}, log end {broker.store.commitlog_max_offset}")
         fs, self.fs = self.fs, self.fs.crash(self._rng, mode)
         fs.on_call = None

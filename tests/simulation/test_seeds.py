@@ -24,8 +24,21 @@ SHARDS = 6
 KINDS = {"cluster": make_plan, "replicated": make_replicated_plan, "logs": make_log_plan}
 # Seeds that once found something.
 FOUND = {
-    "logs": ("logs18", "logs31", "logs112", "logs560", "logs902", "1795390431.405"),
-    "replicated": ("1.176", "1.485", "1.536"),
+    "cluster": ("20261126.5595",),
+    "logs": ("logs18", "logs31", "logs112", "logs560", "logs902", "1795390431.405", "20261126.613"),
+    "replicated": (
+        "1.176",
+        "1.485",
+        "1.536",
+        "20261126.162",
+        "20261126.659",
+        "20261126.780",
+        "20261126.841",
+        "20261126.1494",
+        "20261126.1716",
+        "20261126.2552",
+        "20261126.2890",
+    ),
 }
 
 

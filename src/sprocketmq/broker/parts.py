@@ -103,6 +103,7 @@ class BrokerParts(ABC):
             ha_address=lambda: self.replication.ha_address,
             outranks=self._outranks,
             outranked=self._outranked,
+            give_up_id=self._give_up_id,
             learned=self._master_learned,
             background=self.background,
         )
@@ -295,6 +296,9 @@ class BrokerParts(ABC):
 
     def _outranked(self, rival: str) -> None:
         self.replication.promotion.outranked(rival)
+
+    async def _give_up_id(self) -> bool:
+        return await self.replication.give_up_id()
 
     def _master_learned(self) -> None:
         self.replication.following.master_learned()

@@ -41,7 +41,8 @@ class Registrar:
     missed a change is told everything: it advances the data version, as a nameserver skips a table whose version it knows.
     ``ha_address`` returns where this broker listens for slaves, "" when it does not. ``outranks`` tells of another live master's address
     whether this master has the higher epoch; None when the epochs do not decide, or both are slaves. ``outranked`` is called when a
-    running master finds one with a higher epoch, ``learned`` when a nameserver has told a slave who its master is.
+    running master finds one with a higher epoch, ``give_up_id`` when another live broker has this one's id: True when it has another one
+    now. ``learned`` is called when a nameserver has told a slave who its master is.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Registrar:
         ha_address: Callable[[], str] = lambda: "",
         outranks: Callable[[str], Awaitable[bool | None]] | None = None,
         outranked: Callable[[str], None] = lambda _: None,
+        give_up_id: Callable[[], Awaitable[bool]] | None = None,
         learned: Callable[[], None] = lambda: None,
         background: Background,
     ) -> None:
@@ -74,6 +76,7 @@ class Registrar:
         self._ha_address = ha_address
         self._outranks = outranks
         self._outranked = outranked
+        self._give_up_id = give_up_id
         self._learned = learned
         self._full_at = 0.0
         self._address = ""
@@ -250,6 +253,9 @@ class Registrar:
 
     async def _tell_one(self, address: str, body: bytes, *, whole: bool) -> Command | None:
         """Register at one nameserver and return its answer, None when it did not take the registration."""
+        if not self._role.has_id:
+            self._reached[address] = False  # it gets everything when the id is known
+            return None
         if whole and not await self._may_register(address):
             self._reached[address] = False
             return None
@@ -310,6 +316,8 @@ class Registrar:
             if not outranks:
                 self._outranked(rival)
             return outranks
+        if rival is not None and self._give_up_id is not None and await self._give_up_id():
+            return True
         if rival is None:
             self._rivals.pop(nameserver, None)
         elif rival != before:

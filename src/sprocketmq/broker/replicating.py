@@ -40,6 +40,7 @@ from sprocketmq.errors import NameserverUnavailable, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, parse_address
 from sprocketmq.net.tasks import Background
+from sprocketmq.protocol.bodies import EpochCache
 from sprocketmq.storage.store import MessageStore, RecoveryReport
 
 log = logging.getLogger(__name__)
@@ -209,6 +210,17 @@ class Replication:
         """Start with another id: the one that this broker was given went to another slave while it was away."""
         await self._start_as_slave(f"another broker has id {self._role.broker_id} now")
 
+    async def give_up_id(self) -> bool:
+        """Take another id while running when this one was given, as another slave has it now; False when it is the configured one."""
+        if not self.has_given_id:
+            return False
+        role, before = self._role, self._role.broker_id
+        role.broker_id = await self._registrar.free_id(self._config.broker_id)
+        reason = f"another broker has id {before} now"
+        event(log, logging.WARNING, "role_changed", server=self._name, role=Role.SLAVE, broker_id=role.broker_id, reason=reason)
+        await self._save_role(Role.SLAVE, role.broker_id, role.epoch)
+        return True
+
     async def _start_as_slave(self, reason: str) -> None:
         broker_id = await self._registrar.free_id(self._config.broker_id)
         event(log, logging.WARNING, "role_changed", server=self._name, role=Role.SLAVE, broker_id=broker_id, reason=reason)
@@ -314,7 +326,9 @@ class Replication:
                 raise RoleRefused(f"{self._name} is stopping")
             former = self._role.master_address
             if self._role.is_slave:
+                await self._check_it_has_begun(former, frozen=False)
                 await self._freeze(former, epoch)
+                await self._check_it_has_begun(former, frozen=True)
                 await self._lead(epoch)
             else:
                 await self._raise_epoch(epoch)
@@ -322,11 +336,29 @@ class Replication:
             if former and former != self._address():
                 self.promotion.fence(former)
 
+    async def _check_it_has_begun(self, former: str, *, frozen: bool) -> None:
+        """Raise RoleRefused when nothing was copied here, unless the former master's log is empty as well.
+
+        The former master could not follow: its log and one that begins anew have no record in common, as those of strangers. While it is
+        not ``frozen``, a former master that answers may still send what it has.
+        """
+        if self._store.commitlog_max_offset:
+            return
+        cache = await epochs_of(self._outgoing, former, self._config.broker_name) if former else None
+        if cache is not None and (not cache.max_offset or not frozen):
+            return
+        end = "does not tell where its log ends" if cache is None else f"has a log of {cache.max_offset} bytes"
+        raise RoleRefused(
+            f"{self._address()} has copied nothing yet, and the master at {former or 'an unknown address'} {end}: promote that one or"
+            " another slave; if all others are gone for good, start a broker with an empty store as master"
+        )
+
     async def _freeze(self, former: str, epoch: int) -> None:
         """Let nobody acknowledge anything for the former master any more, and check that nothing acknowledged is missing here.
 
         A former master that answers stops first: what it has sent is still read. Then the other slaves leave it. Raises RoleRefused when
-        one of them has more of the same log, or when no nameserver tells which there are: with their help the former master could go on.
+        one of them has more of the same log or follows a newer epoch, or when no nameserver tells which there are: with their help the
+        former master could go on.
         """
         follower = self.follower
         try:
@@ -347,26 +379,32 @@ class Replication:
                         break
                     await asyncio.sleep(FREEZE_S / FREEZE_POLLS)
         others = [address for address in members if address not in (self._address(), former)]
-        for address, ended in zip(others, await asyncio.gather(*(self._leave(address, epoch) for address in others)), strict=True):
-            if ended > self._store.commitlog_max_offset:
-                raise RoleRefused(
-                    f"the slave at {address} has more of the log, up to {ended}; {self._address()} has it up to"
-                    f" {self._store.commitlog_max_offset}: promote that one"
-                )
+        for address, cache in zip(others, await asyncio.gather(*(self._leave(address, epoch) for address in others)), strict=True):
+            if cache is not None:
+                self._check_it_has_no_more(address, cache)
 
-    async def _leave(self, address: str, epoch: int) -> int:
-        """Let another slave leave the former master, and return where its log ends; 0 when it is not known, or another log."""
+    def _check_it_has_no_more(self, address: str, cache: EpochCache) -> None:
+        """Raise RoleRefused when the slave at ``address`` has bytes that this one lacks, and that may have been acknowledged."""
+        theirs, ours, end = cache.epoch_list[-1], self._store.epochs.last, self._store.commitlog_max_offset
+        if theirs.epoch > ours.number:
+            raise RoleRefused(
+                f"the slave at {address} follows epoch {theirs.epoch}, {self._address()} knows epoch {ours.number} only: promote that one"
+            )
+        if (theirs.epoch, theirs.start_offset) == (ours.number, ours.start) and cache.max_offset > end:
+            raise RoleRefused(
+                f"the slave at {address} has more of the log, up to {cache.max_offset}; {self._address()} has it up to {end}:"
+                " promote that one"
+            )
+
+    async def _leave(self, address: str, epoch: int) -> EpochCache | None:
+        """Let another slave leave the former master, and return its epochs and the end of its log; None when it does not tell."""
         try:
             refusal = await tell(self._outgoing, address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
         except SprocketError as e:
             refusal = str(e)
         if refusal:
             log.warning("%s: the slave at %s is not told of epoch %d: %s", self._name, address, epoch, refusal)
-        cache = await epochs_of(self._outgoing, address, self._config.broker_name)
-        ours = self._store.epochs.last
-        if cache is None or (cache.epoch_list[-1].epoch, cache.epoch_list[-1].start_offset) != (ours.number, ours.start):
-            return 0
-        return cache.max_offset
+        return await epochs_of(self._outgoing, address, self._config.broker_name)
 
     async def _lead(self, epoch: int) -> None:
         role, store = self._role, self._store
@@ -375,6 +413,9 @@ class Replication:
         replica = store.follow()
         try:
             replica.settle()
+            # With SYNC_FLUSH readers, and the delivery of delayed messages, begin with all that the former master may have acknowledged.
+            if self._flusher.acks.sync:
+                await self._in_thread(store.flush_log)
             await self._in_thread(store.epochs.begin, epoch, replica.end)
             await self._save_role(role.as_master, MASTER_ID, epoch)
             store.lead()
@@ -385,6 +426,7 @@ class Replication:
         for topic in self._topics:
             for queue_id in list(topic.held):
                 self._pulls.held.ends_at(topic, queue_id, store.max_offset(topic.name, queue_id))
+        self._flusher.flushed_end = store.commitlog_flushed_offset
         self._flusher.acks.agreed(store.commitlog_max_offset)
         self._flusher.show()
         role.take(role.as_master, MASTER_ID)
@@ -436,7 +478,7 @@ class Replication:
         role.epoch = max(role.epoch, epoch)
         self.following.successor = master_address
         if was_master:
-            role.take(Role.SLAVE, max(1, self._config.broker_id))
+            role.take(Role.SLAVE, max(1, self._config.broker_id), has_id=False)
             self._changed()
             self._delays.stop()
             self._sends.give_up()
@@ -474,6 +516,7 @@ class Replication:
                         break
                     await asyncio.sleep(SUCCESSOR_S / SUCCESSOR_POLLS)
                 role.broker_id = await self._registrar.free_id(self._config.broker_id, theirs)
+                role.has_id = True
             await self._save_role(role.role, role.broker_id, role.epoch)
             await self._registrar.register()  # the answers tell where the master listens for slaves
             if was_master and not self._stopped and self.follower is None:

@@ -478,8 +478,12 @@ class Appender:
         self.committed = (end, last_log_offset, last_ms)
 
     def cut_back(self, end: int, last_log_offset: int, last_ms: int) -> None:
-        """Note that the log of a replica was cut at ``end``."""
-        self._unpublished = deque(waiting for waiting in self._unpublished if waiting[0] <= end)
+        """Note that the log of a replica was cut at ``end``, and its queues."""
+        kept = deque(waiting for waiting in self._unpublished if waiting[0] <= end)
+        for queue in {id(queue): queue for log_offset, queue, _ in self._unpublished if log_offset > end}.values():
+            if queue.committed > queue.visible:  # the cut is inside a commit, and some of it stays
+                kept.append((end, queue, queue.committed))
+        self._unpublished = kept
         self._published_end = min(self._published_end, end)
         self.took(end, last_log_offset, last_ms)
 

@@ -215,8 +215,8 @@ class Maintenance:
             self._index.drain()
         with self._flush_lock, self._log_lock:
             try:
-                self._appender.cut_back(end, last_log_offset, last_ms)
                 changed = self._table.cut_back(end)
+                self._appender.cut_back(end, last_log_offset, last_ms)
                 if self._index is not None:
                     self._index.end_at(end)
                 # First a snapshot that is right for the shorter log and for the longer one, which recovery reads from ``end`` on.

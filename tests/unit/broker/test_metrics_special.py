@@ -99,7 +99,8 @@ async def test_pops_are_counted_as_the_journal_notes_them(ask, clock, page, popp
     for _ in range(3):
         await ask.send("orders")
     await ask.send("orders", queue=1)
-    (_, first), (_, second), _, _ = await popper.pop(queue=-1)
+    popped = sorted(await popper.pop(queue=-1), key=lambda pair: pair[0].queue_id)  # a pop begins at any queue
+    (_, first), (_, second), _, _ = popped
     assert await popper.ack(first) == 0
     assert await popper.ack(first) == 0  # repeated: no effect
     found = await page()

@@ -225,9 +225,10 @@ async def test_a_pop_that_finds_nothing_in_its_time(ask, popper, connect, clock)
 
 
 async def test_one_message_wakes_one_pop_of_each_group(ask, popper, connect):
-    others = [await connect(ask.broker) for _ in range(3)]
-    asked = [other.request(200050, pop_ext(ask.broker, wait_ms=20_000, group=group)) for other, group in zip(others, "ggh", strict=True)]
-    await waiting(ask.broker, 3)
+    asked = []
+    for group in "ggh":
+        asked.append((await connect(ask.broker)).request(200050, pop_ext(ask.broker, wait_ms=20_000, group=group)))
+        await waiting(ask.broker, len(asked))
     await sent(ask, 1)
     await waiting(ask.broker, 1)
     done = [popper.read(await answer) for answer in (asked[0], asked[2])]

@@ -122,6 +122,52 @@ async def test_a_slave_that_lacks_what_another_has_is_not_promoted(pair, connect
     assert namesrv.routes.broker("broker-a").broker_addrs[0] == longer.address
 
 
+async def test_a_slave_that_does_not_know_the_newest_epoch_is_not_promoted(pair, connect, start_broker, namesrv):
+    master, slave = await pair()
+    newer = await start_broker("newer", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2, ha_port=0)
+    await eventually(lambda: follows(newer))
+    await (await connect(master)).send("orders", b"on all")
+    await eventually(lambda: caught_up(master, slave) and caught_up(master, newer))
+    await slave.replication.follower.stop()
+    await master.abort()
+    master = await start_broker("master", like=master)  # begins epoch 2
+    await (await connect(master)).send("orders", b"on two")
+    await eventually(lambda: follows(newer) and caught_up(master, newer))
+    refused = await promote(await connect(slave), slave, 1000)
+    assert refused.code == 1
+    assert f"the slave at {newer.address} follows epoch 2, {slave.address} knows epoch 1 only: promote that one" in refused.remark
+    assert (await promote(await connect(newer), newer, 2000)).code == 0
+    assert await (await connect(newer)).bodies("orders") == [b"on all", b"on two"]
+
+
+async def test_a_slave_that_has_copied_nothing_is_not_promoted(pair, connect):
+    master, slave = await pair()
+    await slave.replication.follower.stop()
+    at_slave = await connect(slave)
+    await (await connect(master)).send("orders", b"on the master")
+    end = master.store.commitlog_max_offset
+    refused = await promote(at_slave, slave)
+    assert f"has copied nothing yet, and the master at {master.address} has a log of {end} bytes: promote that one" in refused.remark
+    assert (await promote(await connect(master), master, 2000)).code == 0
+    await master.abort()
+    assert "does not tell where its log ends: promote that one or another slave" in (await promote(at_slave, slave, 3000)).remark
+
+
+async def test_a_fenced_master_leaves_the_ids_of_other_slaves_alone(pair, connect, start_broker, namesrv, said):
+    master, slave = await pair()
+    other = await start_broker("other", namesrv=(namesrv.address,), clock=SYSTEM_CLOCK, role=Role.SLAVE, broker_id=2)
+    await eventually(lambda: follows(other))
+    at_master = await connect(master)
+    # Its successor is not registered as master for some time, and the fenced master speaks to its nameserver meanwhile.
+    assert (await at_master(1008, {"masterAddress": other.address, "masterEpoch": "1000"})).code == 0
+    await master.registrar.register()
+    assert namesrv.routes.broker("broker-a").broker_addrs == {0: master.address, 1: slave.address, 2: other.address}
+    assert (await promote(await connect(other), other, 2000)).code == 0
+    await eventually(lambda: follows(master) and follows(slave))
+    await eventually(lambda: namesrv.routes.broker("broker-a").broker_addrs == {0: other.address, 1: slave.address, 2: master.address})
+    assert not said("broker_name_taken")
+
+
 async def test_nobody_is_promoted_while_no_nameserver_tells_which_slaves_there_are(pair, connect, namesrv):
     master, slave = await pair(role=Role.SYNC_MASTER)
     at_master, at_slave = await connect(master), await connect(slave)
@@ -216,6 +262,8 @@ async def test_a_slave_that_is_told_of_a_new_master_leaves_the_old_one_and_tells
 async def test_a_promoted_slave_waits_for_slaves_as_its_master_did(pair, connect, start_broker):
     master, slave = await pair(role=Role.SYNC_MASTER, in_sync_replicas=3)
     assert slave.config.in_sync_replicas is None
+    await (await connect(master)).send("orders", b"before")
+    await eventually(lambda: caught_up(master, slave))
     await master.abort()
     await slave.stop()  # remembers the mode when no master is there to tell it
     slave = await start_broker("slave", like=slave)
@@ -350,6 +398,8 @@ async def test_a_former_master_that_registers_before_it_is_fenced_does_not_leave
 ):
     master, slave = await pair()
     at_slave = await connect(slave)
+    await (await connect(master)).send("orders", b"before")
+    await eventually(lambda: caught_up(master, slave))
     await master.abort()
     assert (await promote(at_slave, slave)).code == 0
 

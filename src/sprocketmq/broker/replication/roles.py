@@ -24,13 +24,14 @@ def promotion_epoch(last: int) -> int:
 class BrokerRole:
     """What one broker is now. Promotion and fencing change it; the others only read it.
 
-    ``role`` is a master's mode or SLAVE, ``broker_id`` the id it registers with. ``epoch`` is the newest epoch that is known to belong to
+    ``role`` is a master's mode or SLAVE, ``broker_id`` the id it registers with; a master that was fenced a moment ago has no id of its own
+    yet (``has_id``), and does not register: the id may be another slave's. ``epoch`` is the newest epoch that is known to belong to
     a master of this name. Of a slave's master, ``master_address`` is the address for clients and ``master_ha_address`` the one for
     slaves, both "" while no nameserver knows it; ``master_alive`` tells whether one does. ``copies`` is the number of copies that it waits
     for as master: a slave has the one of its master, unless it is configured.
     """
 
-    __slots__ = ("broker_id", "copies", "epoch", "is_slave", "master_address", "master_alive", "master_ha_address", "role")
+    __slots__ = ("broker_id", "copies", "epoch", "has_id", "is_slave", "master_address", "master_alive", "master_ha_address", "role")
 
     def __init__(self, role: Role, broker_id: int, copies: int = 1) -> None:
         self.epoch = 0
@@ -42,10 +43,11 @@ class BrokerRole:
         """What this broker is as master."""
         return Role.SYNC_MASTER if self.copies > 1 else Role.ASYNC_MASTER
 
-    def take(self, role: Role, broker_id: int) -> None:
+    def take(self, role: Role, broker_id: int, *, has_id: bool = True) -> None:
         """Become ``role`` under ``broker_id``; a slave does not know its master yet."""
         self.role = role
         self.broker_id = broker_id
+        self.has_id = has_id
         self.is_slave = role is Role.SLAVE
         self.follow("", "")
 

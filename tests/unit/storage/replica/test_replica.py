@@ -243,6 +243,19 @@ def test_with_sync_flush_readers_of_a_replica_see_what_is_on_its_disk(make_bench
     assert other.store.commitlog_visible_offset == replica.end
 
 
+def test_readers_are_shown_what_a_cut_inside_a_commit_has_left(make_bench):
+    bench = make_bench("former", flush_disk_type="SYNC_FLUSH")
+    for queue, body in ((0, b"one"), (1, b"two"), (0, b"three"), (0, b"four")):
+        _, cut = bench.stage(body, queue=queue)
+    bench.store.commit()
+    replica = bench.store.follow()
+    replica.truncate(cut)
+    assert (bench.store.max_offset("orders", 0), bench.store.max_offset("orders", 1)) == (0, 0), "it is not known to be on the disk"
+    bench.store.publish(bench.store.flush())
+    assert bench.bodies() == [b"one", b"three"]
+    assert bench.store.max_offset("orders", 1) == 1
+
+
 def test_a_full_disk_tears_nothing(pair):
     master, other = pair
     rng = random.Random("full")
