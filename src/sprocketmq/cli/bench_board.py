@@ -26,9 +26,10 @@ class Board:
 
     def __enter__(self) -> Self:
         if not self._as_json and sys.stdout.isatty():
+            from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(self._table(None), auto_refresh=False)
+            self._live = Live(self._table(None), console=Console(), auto_refresh=False)
             self._live.start()
         return self
 

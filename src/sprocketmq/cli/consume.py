@@ -22,7 +22,7 @@ from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.cli.target import Target
 from sprocketmq.client.outages import broker_label
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.errors import ConfigError, RetriableError, SprocketError
+from sprocketmq.errors import ConfigError, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.protocol.bodies import build_subscription
 from sprocketmq.protocol.names import check_group, check_topic
@@ -254,8 +254,8 @@ async def _as_viewer(target: Target, options: ConsumeOptions, writer: _Writer) -
             tasks.create_task(_follow(consumer, queue, await _offset_of(consumer, queue, start), options.expression, writer))
         while True:
             await asyncio.sleep(ROUTE_REFRESH_S)
-            # The outage is logged elsewhere; the lookup is repeated next time.
-            with contextlib.suppress(RetriableError):
+            # The outage is logged elsewhere; the lookup is repeated next time. While its only broker is away a topic has no route.
+            with contextlib.suppress(RetriableError, TopicNotFound):
                 for queue in set(await consumer.queues(options.topic)) - known:
                     # All messages of a queue that appears later are new.
                     offset = await _offset_of(consumer, queue, "first" if start == "last" else start)
@@ -291,8 +291,10 @@ async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expr
     while True:
         asked_at = SYSTEM_CLOCK.monotonic()
         try:
+            # The first pull does not wait for messages: whether the broker refuses to be read shows at once.
+            wait_ms = WAIT_MS if answered else 0
             result = await consumer.pull(
-                queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=WAIT_MS
+                queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=wait_ms
             )
         except SprocketError as e:
             if not isinstance(e, RetriableError):

@@ -13,6 +13,7 @@ from sprocketmq.cli.logs import logging_to
 from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.target import Target
+from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.errors import ConfigError
 from sprocketmq.events import event
 from sprocketmq.net.address import is_loopback, is_wildcard
@@ -23,13 +24,12 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 8080
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> OptionsWithVariables:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(
-        prog="sprocketmq dashboard",
+    p = OptionsWithVariables(
+        "dashboard",
         description=f"{DESCRIPTIONS['dashboard']} Prints one line `ready dashboard=URL` when it is ready. "
         "SIGTERM and SIGINT stop it cleanly (exit code 0).",
-        allow_abbrev=False,
     )
     add_cluster_options(p)
     p.add_argument("--host", default=LOOPBACK_HOST, help=f"address to listen on (default {LOOPBACK_HOST})")
@@ -42,17 +42,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--read-only", action="store_true", help="refuse everything that changes the cluster")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without HTTPS and logins")
     add_log_options(p)
+    p.add_argument("--show-config", action="store_true", help="print all options and where each comes from, as TOML, and exit")
     p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
     return p
 
 
 def run_dashboard(arguments: Sequence[str]) -> int:
     """Serve the dashboard until it is stopped and return the exit code. Raises SprocketError when it cannot start."""
-    options = parser().parse_args(arguments)
+    known = parser()
+    options, sources = known.read(arguments)
+    if options.show_config:
+        print(known.as_toml(options, sources))
+        return EXIT_OK
     settings = Settings()
     for name in LOG_SETTINGS:
         if (value := getattr(options, name)) is not None:
-            settings.put(name, value, f"--{name.replace('_', '-')}")
+            settings.put(name, value, sources[name])
     with logging_to(log_options(settings)), asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(options))
 

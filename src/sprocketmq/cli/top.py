@@ -221,9 +221,10 @@ async def _run(target: Target, interval_s: float, rows: int, *, once: bool, as_j
 
 async def _follow(sampler: Sampler, interval_s: float, rows: int) -> None:
     """Redraw after each sample, until interrupted."""
+    from rich.console import Console
     from rich.live import Live
 
-    with Live(_drawn(sampler.picture, rows), auto_refresh=False, screen=True) as live:
+    with Live(_drawn(sampler.picture, rows), console=Console(), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval_s)
             await sampler.sample()

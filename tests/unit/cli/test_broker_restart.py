@@ -1,6 +1,7 @@
 """``sprocketmq consume`` while its broker is stopped and started again."""
 
 import asyncio
+import contextlib
 import re
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ from sprocketmq.cli import consume
 from sprocketmq.client.outages import Outages
 from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.errors import BrokerError
+from sprocketmq.errors import BrokerError, TopicNotFound
+from sprocketmq.testing import eventually
 
 
 @pytest.fixture
@@ -89,3 +91,44 @@ async def test_a_broker_that_goes_on_refusing_or_does_so_at_once_ends_reading(mo
         with pytest.raises(BrokerError, match="no permission"):
             await read(consumer, monkeypatch)
         assert consumer.ends == ["ok"]
+
+
+async def test_a_topic_without_a_route_while_its_broker_is_away_does_not_end_reading(monkeypatch):
+    looked = []
+
+    class Away:
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *error):
+            pass
+
+        async def queues(self, topic):
+            looked.append(topic)
+            if len(looked) > 1:
+                raise TopicNotFound(topic)
+            return []
+
+    monkeypatch.setattr(consume, "PullConsumer", lambda *_, **__: Away())
+    monkeypatch.setattr(consume, "ROUTE_REFRESH_S", 0)
+    options = SimpleNamespace(topic="orders", start="first", expression="*")
+    reading = asyncio.ensure_future(consume._as_viewer(SimpleNamespace(options={}), options, None))
+    await eventually(lambda: len(looked) > 5 or reading.done())
+    assert not reading.done()
+    reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading
+
+
+async def test_the_first_pull_of_a_queue_waits_for_no_message(monkeypatch):
+    consumer = Consumer("ok", "ok")
+    waited = []
+    pull = consumer.pull
+
+    async def noted(*arguments, wait_ms, **limits):
+        waited.append(wait_ms)
+        return await pull(*arguments, **limits)
+
+    consumer.pull = noted
+    await read(consumer, monkeypatch)
+    assert waited == [0, consume.WAIT_MS, consume.WAIT_MS]

@@ -1,9 +1,12 @@
 """How far behind a reader is: from a group, a checkpoint, a query's progress and a landed table."""
 
+import io
 import json
 import sys
 
 import pytest
+import rich
+from rich.console import Console
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
@@ -219,6 +222,19 @@ def test_watching_outlives_a_broker_that_does_not_answer(capfd):
     assert "cannot connect to h:1" in err
     assert "looking again in 5 s" in err
     assert out.splitlines()[-1] == "table t: 0 messages behind; 9/s read, 0/s added"
+
+
+def test_a_terminal_is_drawn_on_whatever_richs_own_console_was_made_for(monkeypatch):
+    monkeypatch.setattr(rich, "_console", Console(file=io.StringIO()))  # made when nobody looked
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    drawn = []
+    cli.look_again_and_again(
+        lambda: looked(1.0, (0, 0, 9)), every_s=1, looks=2, as_json=False, sleep=lambda _: drawn.append(terminal.getvalue())
+    )
+    assert "9 messages behind" in drawn[0]
 
 
 def test_ctrl_c_ends_watching(capfd):

@@ -137,9 +137,10 @@ def _cells(now: "Lag") -> list[tuple[str, ...]]:
 
 
 def _live() -> Any:
+    from rich.console import Console
     from rich.live import Live
 
-    live = Live(auto_refresh=False)
+    live = Live(console=Console(), auto_refresh=False)  # rich's global console may have been made before stdout became a terminal
     live.start()
     return live
 
