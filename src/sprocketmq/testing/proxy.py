@@ -29,6 +29,7 @@ from sprocketmq.net.address import format_address, parse_address
 MAX_PIECES = 64
 PIECE_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
+BACKLOG = 100
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing sends RST
 
 
@@ -48,8 +49,8 @@ class FaultProxy:
         self._host = host
         self._port = port
         self._max_connections = max_connections
-        self.delay_s = 0.0
-        self._server: asyncio.Server | None = None
+        self.delay_s: float = 0.0
+        self._listener: socket.socket | None = None
         self._to_server = asyncio.Event()
         self._to_client = asyncio.Event()
         self._reachable = asyncio.Event()
@@ -89,15 +90,15 @@ class FaultProxy:
 
     def refuse(self) -> None:
         """Stop listening and reset every connection: new connections are refused until ``heal``."""
-        self._close_server()
+        self._stop_listening()
         self.cut()
 
     async def heal(self) -> None:
         """End every fault. Data that a stalled connection has held back is passed on."""
         self.delay_s = 0.0
         self._open_gates()
-        if self._server is None:
-            await self._listen()
+        if self._listener is None:
+            self._listen()
 
     def _open_gates(self) -> None:
         for gate in (self._to_server, self._to_client, self._reachable):
@@ -106,35 +107,51 @@ class FaultProxy:
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        await self._listen()
+        self._listen()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._close_server()
+        self._stop_listening()
         tasks = list(self._links)
         self.cut()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=PIECE_BYTES)
-        self._port = self._server.sockets[0].getsockname()[1]
+    def _listen(self) -> None:
+        # Not asyncio.start_server: a server that is closed just after an accept leaves that connection open, unseen by anybody.
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listener = listener = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
+        listener.setblocking(False)
+        self._port = listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    def _close_server(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
 
     # --- connections ---
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = _Link(writer)
-        if len(self._links) >= self._max_connections or self._server is None:
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it went away again
+        client.setblocking(False)
+        link = _Link(client)
+        if len(self._links) >= self._max_connections:
             link.cut()
             return
-        task = asyncio.current_task()
-        assert task is not None, "the server runs this as a task"
+        task = asyncio.get_running_loop().create_task(self._serve(link))
         self._links[task] = link
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._links.pop(task).cut()  # a task that is cancelled before its first step has closed nothing
+
+    async def _serve(self, link: "_Link") -> None:
         try:
+            reader, writer = await link.open()
             await self._reachable.wait()
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 upstream_reader, upstream = await asyncio.open_connection(*self._upstream, limit=PIECE_BYTES)
@@ -145,8 +162,6 @@ class FaultProxy:
             await link.close()
         except* (OSError, TimeoutError, asyncio.CancelledError):
             link.cut()  # one side, or the proxy, is gone: reset the other
-        finally:
-            del self._links[task]
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
         """Pass one direction on until it ends, then end it on the other side."""
@@ -178,13 +193,22 @@ class FaultProxy:
 class _Link:
     """The two sockets of one proxied connection."""
 
-    def __init__(self, client: asyncio.StreamWriter) -> None:
-        self._writers = [client]
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._is_open = False
+        self._writers: list[asyncio.StreamWriter] = []
         self._is_cut = False
 
-    def add(self, upstream: asyncio.StreamWriter) -> None:
-        """Add the server's side; reset it at once if the link was cut while it was being opened."""
-        self._writers.append(upstream)
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the client's side as streams."""
+        self._is_open = True
+        reader, writer = await asyncio.open_connection(sock=self._client, limit=PIECE_BYTES)
+        self.add(writer)
+        return reader, writer
+
+    def add(self, writer: asyncio.StreamWriter) -> None:
+        """Add a side; reset it at once if the link was cut while it was being opened."""
+        self._writers.append(writer)
         if self._is_cut:
             self.cut()
 
@@ -197,9 +221,16 @@ class _Link:
     def cut(self) -> None:
         """Reset both sides."""
         self._is_cut = True
+        if not self._is_open:
+            _reset_when_closed(self._client)
+            self._client.close()
         for writer in self._writers:
             sock = writer.get_extra_info("socket")
             if sock is not None and not writer.is_closing():
-                with contextlib.suppress(OSError):
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                _reset_when_closed(sock)
             writer.transport.abort()
+
+
+def _reset_when_closed(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -137,7 +137,7 @@ class BrokerProcess(ServeProcess):
         self.namesrv = namesrv
         self.name = name
         self.advertise = advertise
-        self.port = 0
+        self.port: int = 0
 
     def _arguments(self) -> list[str]:
         return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]

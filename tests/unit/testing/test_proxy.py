@@ -1,8 +1,12 @@
 import asyncio
+import gc
+import socket
+import sys
 
 import pytest
 
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.address import parse_address
 from sprocketmq.testing import eventually
 from sprocketmq.testing.proxy import FaultProxy
 
@@ -55,6 +59,23 @@ class Client:
     async def ask(self, data: bytes) -> bytes:
         self.writer.write(data)
         return await self.reader.readexactly(len(data))
+
+
+@pytest.mark.parametrize("turns_before", range(6))
+@pytest.mark.filterwarnings("error")
+def test_a_connection_accepted_while_the_proxy_ends_is_closed(turns_before):
+    async def accept_and_end() -> socket.socket:
+        async with FaultProxy("127.0.0.1:1") as proxy:
+            client = socket.create_connection(parse_address(proxy.address))
+            for _ in range(turns_before):
+                await asyncio.sleep(0)
+        return client
+
+    unclosed = []
+    with pytest.MonkeyPatch.context() as patch, asyncio.run(accept_and_end()):
+        patch.setattr(sys, "unraisablehook", unclosed.append)
+        gc.collect()
+    assert not unclosed
 
 
 async def turns() -> None:
@@ -182,8 +203,8 @@ async def test_a_delay_holds_each_piece_and_keeps_the_order(proxy):
 async def test_connections_over_the_limit_are_reset(echo):
     async with FaultProxy(echo.address, max_connections=1) as proxy, Client(proxy) as first:
         await first.ask(b"x")
-        async with Client(proxy) as second:
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            async with Client(proxy) as second:
                 await second.ask(b"y")
         assert await first.ask(b"z") == b"z"
 
