@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-long test-repeat spark-versions spark-tables lint interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
+.PHONY: help demo docs test test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -16,8 +16,10 @@ help:
 	@echo "make spark-tables    landings into Delta and Iceberg tables, killed again and again (TABLE_KILLS=20 SPARK_FAULT_SEED=..., TABLES_SPARK=4.1)"
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
+	@echo "make test-disturbed  the tests without Spark, RUNS=10 times, while their event loops and threads run late and in another order"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
+	@echo "make types     ask pyright whether every type of the API is known"
 	@echo "make dist      build sdist and wheel into dist/, check them and install each in an empty environment; with a bill of materials"
 	@echo "make interop   test against Apache RocketMQ 5.5.0 (needs Java 17, Maven and Node)"
 	@echo "make interop-long  the rest of these: stores that move between the brokers, in more ways"
@@ -86,32 +88,34 @@ RUNS ?= 10
 test-repeat: $(STAMP)
 	$(BIN)/python tests/repeat.py --runs $(RUNS)
 
+test-disturbed: $(STAMP)
+	$(BIN)/python tests/repeat.py --runs $(RUNS) --busy 0 --disturbed
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A broken link, a missing page or a wrong anchor ends the build.
-DOCS_STAMP := $(VENV)/.installed-docs
-$(DOCS_STAMP): $(STAMP)
-	@$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@touch $(DOCS_STAMP)
+# What a target needs beside the tests: an extra of the same name.
+$(VENV)/.installed-%: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
 
-docs: $(DOCS_STAMP)
+# pyright brings Node with it where there is none.
+types: $(VENV)/.installed-types
+	$(BIN)/python -m docs.tools.completeness
+
+# A broken link, a missing page or a wrong anchor ends the build.
+docs: $(VENV)/.installed-docs
 	$(BIN)/python -m docs.tools.site
 	$(BIN)/python -m docs.tools.questions
 
-RELEASE_STAMP := $(VENV)/.installed-release
-$(RELEASE_STAMP): $(STAMP)
-	@$(BIN)/python -m pip install --quiet --editable '.[release]'
-	@touch $(RELEASE_STAMP)
-
-dist: $(RELEASE_STAMP)
+dist: $(VENV)/.installed-release
 	$(BIN)/python -m deploy.dist
 
 interop: $(STAMP)
-	$(PYTEST) -n 2 --dist loadfile -m "interop and not long" --timeout=600 --durations=20 tests/interop
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "interop and not long" --timeout=600 --durations=20 tests/interop
 
 interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop

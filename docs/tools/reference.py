@@ -6,6 +6,7 @@
 import argparse
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -23,6 +24,12 @@ from sprocketmq.embedded import LocalCluster
 HERE = str(data_directory())  # of this machine
 PAGES = Path(__file__).parents[1] / "reference"
 ARGPARSED = {verb: serving.parser_of(verb) for verb in serving_options.DESCRIPTIONS} | {"demo": demo.parser()}
+
+
+def shown() -> set[str]:
+    """Return the names that the pages of the API show."""
+    pages = (page.read_text(encoding="utf-8") for page in PAGES.glob("api-*.md"))
+    return {name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
 
 
 def cell(text: object) -> str:

@@ -229,7 +229,7 @@ class NameserverUnavailable(RetriableError):
     def __init__(self, tried: Sequence[str], cause: BaseException | None = None) -> None:
         detail = f"; last: {cause}" if cause else ""
         super().__init__(f"no nameserver answered (tried {', '.join(tried) or 'none'}){detail}")
-        self.tried = tuple(tried)
+        self.tried: tuple[str, ...] = tuple(tried)
         self.cause = cause
 
 
@@ -262,7 +262,7 @@ class BrokerError(FatalError):
         reason = (remark or "").strip() or "no reason given"  # that of an unknown request begins with a blank
         super().__init__(f"{address or 'the server'} refused with code {code}: {reason}")
         self.code = code
-        self.remark = remark or ""
+        self.remark: str = remark or ""
         self.address = address
 
 
@@ -273,7 +273,7 @@ class AccessRefused(BrokerError):
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         super().__init__(code, remark, address=address)
-        self.args = (f"{str(self).rstrip('.')}; {self._ADVICE}",)
+        self.args: tuple[object, ...] = (f"{str(self).rstrip('.')}; {self._ADVICE}",)
 
 
 class AuthenticationFailed(AccessRefused):
@@ -294,7 +294,7 @@ class BrokerBusy(RetriableError):
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         super().__init__(f"{address or 'the server'} cannot serve now, code {code}: {remark or 'no reason given'}")
         self.code = code
-        self.remark = remark or ""
+        self.remark: str = remark or ""
         self.address = address
 
 
@@ -335,7 +335,7 @@ class NotARequest(ConfigError):
     def __init__(self, msg_id: str, missing: Sequence[str]) -> None:
         super().__init__(f"message {msg_id} is no request, it lacks {', '.join(missing)}: reply to messages sent with request() only")
         self.msg_id = msg_id
-        self.missing = tuple(missing)
+        self.missing: tuple[str, ...] = tuple(missing)
 
 
 class TransactionNotBegun(RetriableError):

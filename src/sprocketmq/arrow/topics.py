@@ -68,7 +68,9 @@ class TopicGone(TopicNotFound):
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
-        self.args = (f"topic {topic!r} was deleted while it was being read: read it again when it has been created anew",)
+        self.args: tuple[object, ...] = (
+            f"topic {topic!r} was deleted while it was being read: read it again when it has been created anew",
+        )
 
 
 def read_topic(

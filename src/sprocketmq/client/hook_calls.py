@@ -85,8 +85,8 @@ class HookCalls:
 
     def __init__(self, hooks: Sequence[ClientHooks], group: str, instance: Instance, traces: DeliveryTraces | None = None) -> None:
         self._traces = traces
-        self.failures = 0
-        self.slow = 0
+        self.failures: int = 0
+        self.slow: int = 0
         self._group = group
         self._instance = instance
         self._now = instance.clock.monotonic

@@ -91,18 +91,18 @@ class Instance(LoopBound):
     ) -> None:
         super().__init__(kind)
         self.clock = clock
-        self.timers = Timers(clock)
-        self.outages = Outages(clock)
+        self.timers: Timers = Timers(clock)
+        self.outages: Outages = Outages(clock)
         server_name = None if security.tls is None else security.tls.server_name
         pool = partial(ConnectionPool, tls=client_context(security.tls), server_name=server_name, credentials=security.login(clock))
-        self.namesrv = Nameservers(namesrv_addresses(namesrv), self.timers, pool(expected="nameserver"))
-        self.brokers = pool(expected="broker", on_request=on_request)
+        self.namesrv: Nameservers = Nameservers(namesrv_addresses(namesrv), self.timers, pool(expected="nameserver"))
+        self.brokers: ConnectionPool = pool(expected="broker", on_request=on_request)
         self.routes: dict[str, Route] = {}
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
-        self.client_id = ""
+        self.client_id: str = ""
         # Held while the client starts or closes: a second call waits for the first.
-        self.changing = asyncio.Lock()
+        self.changing: asyncio.Lock = asyncio.Lock()
         self.on_route = on_route
         self._lookups: dict[str, asyncio.Task[Route | None]] = {}
         self._background = Background(kind)

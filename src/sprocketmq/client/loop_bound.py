@@ -20,7 +20,7 @@ class LoopBound:
         self.kind = kind
         # The thread and event loop of an open client. ``home`` is that thread's id while the client is open and its loop has not ended, and
         # otherwise 0, which no thread has, so one comparison checks both.
-        self.home = 0
+        self.home: int = 0
         self.running: Callable[[], bool] = _never
         self._loop: asyncio.AbstractEventLoop | None = None
         self._witness: AsyncGenerator[None, None] | None = None

@@ -53,7 +53,7 @@ class Nameservers:
     """A list of nameservers, of which one is used at a time, starting with a random one."""
 
     def __init__(self, addresses: Sequence[str], timers: Timers, pool: ConnectionPool) -> None:
-        self.addresses = tuple(addresses)
+        self.addresses: tuple[str, ...] = tuple(addresses)
         self.pool = pool
         self._timers = timers
         self._current = random.randrange(len(self.addresses))

@@ -66,9 +66,9 @@ class DurationCounts:
     __slots__ = ("counts", "longest_s", "total_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (_BUCKETS + 1)
-        self.total_s = 0.0
-        self.longest_s = 0.0
+        self.counts: list[int] = [0] * (_BUCKETS + 1)
+        self.total_s: float = 0.0
+        self.longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
@@ -101,7 +101,7 @@ class SizeCounts:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts = [0] * (_BUCKETS + 1)
+        self.counts: list[int] = [0] * (_BUCKETS + 1)
 
     def add(self, size: int) -> None:
         """Count one size."""
@@ -119,7 +119,7 @@ class FailureCounts:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        self.total = 0
+        self.total: int = 0
 
     def add(self, error: BaseException) -> None:
         """Count one error."""
@@ -136,15 +136,15 @@ class ProducerCounts:
     __slots__ = ("batched", "batches", "bytes", "failures", "latency", "oneway", "retries", "single", "sizes")
 
     def __init__(self) -> None:
-        self.single = 0
-        self.oneway = 0
-        self.batches = 0
-        self.batched = 0
-        self.bytes = 0
-        self.retries = 0
-        self.sizes = SizeCounts()
-        self.failures = FailureCounts()
-        self.latency = DurationCounts()
+        self.single: int = 0
+        self.oneway: int = 0
+        self.batches: int = 0
+        self.batched: int = 0
+        self.bytes: int = 0
+        self.retries: int = 0
+        self.sizes: SizeCounts = SizeCounts()
+        self.failures: FailureCounts = FailureCounts()
+        self.latency: DurationCounts = DurationCounts()
 
     @property
     def messages(self) -> int:
@@ -210,19 +210,19 @@ class ConsumerCounts:
     )
 
     def __init__(self) -> None:
-        self.pulls = 0
-        self.messages = 0
-        self.bytes = 0
-        self.pull_failures = FailureCounts()
-        self.batches = 0
-        self.sizes = SizeCounts()
-        self.handler_time = DurationCounts()
-        self.handler_failures = FailureCounts()
-        self.retried = 0
-        self.timed_out = 0
-        self.given_back = 0
-        self.give_back_failures = 0
-        self.dead_letters = 0
+        self.pulls: int = 0
+        self.messages: int = 0
+        self.bytes: int = 0
+        self.pull_failures: FailureCounts = FailureCounts()
+        self.batches: int = 0
+        self.sizes: SizeCounts = SizeCounts()
+        self.handler_time: DurationCounts = DurationCounts()
+        self.handler_failures: FailureCounts = FailureCounts()
+        self.retried: int = 0
+        self.timed_out: int = 0
+        self.given_back: int = 0
+        self.give_back_failures: int = 0
+        self.dead_letters: int = 0
 
     def pulled(self, messages: int, size: int) -> None:
         """Count a pull that was answered."""

@@ -17,7 +17,7 @@ class ChildServers:
     def __init__(self, plan: ClusterPlan) -> None:
         self._plan = plan
         self._supervisor = Supervisor(restart=False)
-        self.namesrv = ""
+        self.namesrv: str = ""
         self.brokers: dict[str, str] = {}
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ class ThreadServers:
 
     def __init__(self, plan: ClusterPlan) -> None:
         self._plan = plan
-        self.namesrv = ""
+        self.namesrv: str = ""
         self.brokers: dict[str, str] = {}
         self._namesrv: NameServer | None = None
         self._brokers: dict[str, Broker] = {}

@@ -258,7 +258,7 @@ class ConnectionPool:
         self._serialize = serialize
         self._tls = tls
         self._server_name = server_name
-        self.login = Login(credentials) if isinstance(credentials, Credentials) else credentials
+        self.login: Login | None = Login(credentials) if isinstance(credentials, Credentials) else credentials
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._background = Background(f"connections to {expected}s")

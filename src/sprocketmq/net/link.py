@@ -50,11 +50,11 @@ class Link(asyncio.BufferedProtocol):
         self._unencrypted: deque[memoryview] = deque()
         self._unencrypted_bytes = 0
         self._writing_paused = False
-        self.closed = False
-        self.close_reason = ""
-        self.peer = ""
-        self.received_bytes = 0
-        self.last_active = loop.time()
+        self.closed: bool = False
+        self.close_reason: str = ""
+        self.peer: str = ""
+        self.received_bytes: int = 0
+        self.last_active: float = loop.time()
 
     # --- asyncio's calls ---
 

@@ -26,7 +26,7 @@ class Login:
     def __init__(self, credentials: Credentials | CredentialsSource, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._source: CredentialsSource | None = None if isinstance(credentials, Credentials) else credentials
-        self.current = credentials if isinstance(credentials, Credentials) else _asked(credentials)
+        self.current: Credentials = credentials if isinstance(credentials, Credentials) else _asked(credentials)
         self._asked_at = -math.inf
 
     def sign(self, ext: Mapping[str, str] | bytes | None, body: Body) -> Mapping[str, str] | bytes:

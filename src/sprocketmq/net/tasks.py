@@ -39,7 +39,7 @@ class Background:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.closed = False
+        self.closed: bool = False
         self.kept: set[Kept] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -182,7 +182,7 @@ class Kept:
             self._cancelled = False
             log.error("%s: %s was cancelled by code that does not own it; it runs again", self._background.owner, self.name)
         self._began = self._loop.time()
-        self.task = self._loop.create_task(self._work(), name=f"{self._background.owner}: {self.name}")
+        self.task: asyncio.Task[None] = self._loop.create_task(self._work(), name=f"{self._background.owner}: {self.name}")
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:

@@ -75,14 +75,14 @@ class Command:
         body: bytes | memoryview = b"",
         serialize: int = _JSON,
     ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.flag = flag
-        self.version = version
-        self.language = language
-        self.remark = remark
-        self.serialize = serialize
-        self.body = body
+        self.code: int = code
+        self.opaque: int = opaque
+        self.flag: int = flag
+        self.version: int = version
+        self.language: int = language
+        self.remark: str | None = remark
+        self.serialize: int = serialize
+        self.body: bytes | memoryview = body
         self._ext: dict[str, str] | None = ext
         self._raw_ext: bytes | msgspec.Raw = b""
 

@@ -54,8 +54,8 @@ class ReceiveBuffer:
         self._patience = patience
         self._spare = memoryview(b"")
         self._quiet_reads = 0
-        self.small_rest = min(SMALL_REST_BYTES, capacity // 2)
-        self.view = memoryview(b"")
+        self.small_rest: int = min(SMALL_REST_BYTES, capacity // 2)
+        self.view: memoryview[int] = memoryview(b"")
 
     @property
     def spare_bytes(self) -> int:

@@ -75,7 +75,7 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
         if type(body) is not bytes and not isinstance(body, bytes):
             if not isinstance(body, bytearray | memoryview):
                 raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}: encode text with .encode()")
-            self.body = bytes(body)
+            self.body: bytes = bytes(body)
         if self.delay_level != 0 or self.deliver_at_ms is not None:
             _check_delay(self.delay_level, self.deliver_at_ms)
         if self.ordering_key is not None:

@@ -52,7 +52,7 @@ class QueryHistory:
         self.name = name
         # Only the latest: a query may run for months.
         self.batches: deque[BatchFigures] = deque(maxlen=KEPT_BATCHES)
-        self.rows = 0
+        self.rows: int = 0
 
     @property
     def rows_per_s(self) -> float:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
@@ -48,22 +48,22 @@ class PullConsumer(_ConsumerFace[client.PullConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.PullConsumer(*args, **kwargs))
 
-    queues = blocking(client.PullConsumer.queues)
-    pull = blocking(client.PullConsumer.pull)
-    min_offset = blocking(client.PullConsumer.min_offset)
-    max_offset = blocking(client.PullConsumer.max_offset)
-    offset_at = blocking(client.PullConsumer.offset_at)
-    committed = blocking(client.PullConsumer.committed)
-    commit = blocking(client.PullConsumer.commit)
-    subscribe = blocking(client.PullConsumer.subscribe)
-    assign = blocking(client.PullConsumer.assign)
-    poll = blocking(client.PullConsumer.poll)
-    seek_to_time = blocking(client.PullConsumer.seek_to_time)
-    seek = on_loop(client.PullConsumer.seek)
-    position = on_loop(client.PullConsumer.position)
-    pause = on_loop(client.PullConsumer.pause)
-    resume = on_loop(client.PullConsumer.resume)
-    stats = on_loop(client.PullConsumer.stats)
+    queues: Final = blocking(client.PullConsumer.queues)
+    pull: Final = blocking(client.PullConsumer.pull)
+    min_offset: Final = blocking(client.PullConsumer.min_offset)
+    max_offset: Final = blocking(client.PullConsumer.max_offset)
+    offset_at: Final = blocking(client.PullConsumer.offset_at)
+    committed: Final = blocking(client.PullConsumer.committed)
+    commit: Final = blocking(client.PullConsumer.commit)
+    subscribe: Final = blocking(client.PullConsumer.subscribe)
+    assign: Final = blocking(client.PullConsumer.assign)
+    poll: Final = blocking(client.PullConsumer.poll)
+    seek_to_time: Final = blocking(client.PullConsumer.seek_to_time)
+    seek: Final = on_loop(client.PullConsumer.seek)
+    position: Final = on_loop(client.PullConsumer.position)
+    pause: Final = on_loop(client.PullConsumer.pause)
+    resume: Final = on_loop(client.PullConsumer.resume)
+    stats: Final = on_loop(client.PullConsumer.stats)
 
 
 class PushConsumer(_ConsumerFace[client.PushConsumer]):
@@ -76,12 +76,12 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
         self._acks: Inbox[ReceivedBatch] = Inbox(functools.partial(_acknowledge_all, self._client))
 
-    commit = blocking(client.PushConsumer.commit)
-    seek_to_time = blocking(client.PushConsumer.seek_to_time)
-    seek = on_loop(client.PushConsumer.seek)
-    pause = on_loop(client.PushConsumer.pause)
-    resume = on_loop(client.PushConsumer.resume)
-    stats = on_loop(client.PushConsumer.stats)
+    commit: Final = blocking(client.PushConsumer.commit)
+    seek_to_time: Final = blocking(client.PushConsumer.seek_to_time)
+    seek: Final = on_loop(client.PushConsumer.seek)
+    pause: Final = on_loop(client.PushConsumer.pause)
+    resume: Final = on_loop(client.PushConsumer.resume)
+    stats: Final = on_loop(client.PushConsumer.stats)
 
     @property
     def paused(self) -> list[MessageQueue]:

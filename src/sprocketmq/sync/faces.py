@@ -56,7 +56,7 @@ class _SharedThread:
         self.thread = None
 
 
-shared_thread = _SharedThread()
+shared_thread: _SharedThread = _SharedThread()
 _open_faces: "WeakSet[Face[Any]]" = WeakSet()
 # Faces that were collected while open, until the loop has closed their clients.
 dropped: "dict[Face[Any], Future[None]]" = {}

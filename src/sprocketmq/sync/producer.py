@@ -5,7 +5,7 @@ import functools
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from sprocketmq import client
 from sprocketmq.client.lifecycle import instance_of
@@ -59,14 +59,14 @@ class Producer(Face[client.Producer]):
         self._client.watch_room(self._held.give_back)
         self._has_hooks = self._client.has_hooks
 
-    send_batch = blocking(client.Producer.send_batch)
-    send_oneway = blocking(client.Producer.send_oneway)
-    flush = blocking(client.Producer.flush)
-    room = blocking(client.Producer.room)
-    queues = blocking(client.Producer.queues)
-    recall = blocking(client.Producer.recall)
-    request = blocking(client.Producer.request)
-    reply = blocking(client.Producer.reply)
+    send_batch: Final = blocking(client.Producer.send_batch)
+    send_oneway: Final = blocking(client.Producer.send_oneway)
+    flush: Final = blocking(client.Producer.flush)
+    room: Final = blocking(client.Producer.room)
+    queues: Final = blocking(client.Producer.queues)
+    recall: Final = blocking(client.Producer.recall)
+    request: Final = blocking(client.Producer.request)
+    reply: Final = blocking(client.Producer.reply)
 
     def send(self, message: Message, *, timeout_s: float | None = None) -> SendResult:
         """Send one message and return where it was stored. Raises what the async ``send`` raises."""

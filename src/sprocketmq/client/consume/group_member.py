@@ -90,10 +90,10 @@ class GroupMember:
         self.group = group
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.subscriptions = subscriptions
-        self.from_where = from_where(consume_from)
+        self.from_where: str = from_where(consume_from)
         self.consume_type = "CONSUME_ACTIVELY" if actively else "CONSUME_PASSIVELY"
-        self.broadcasting = share is None
-        self.check = SubscriptionCheck(instance, group, subscriptions)
+        self.broadcasting: bool = share is None
+        self.check: SubscriptionCheck = SubscriptionCheck(instance, group, subscriptions)
         self._instance = instance
         self._consume_from = consume_from
         self._share = share

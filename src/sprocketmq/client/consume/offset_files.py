@@ -46,7 +46,7 @@ class OffsetFile:
 
     def __init__(self, directory: str | os.PathLike[str] | None, client: str, group: str) -> None:
         root = default_directory() if directory is None else Path(directory)
-        self.path = root / client / group / NAME
+        self.path: Path = root / client / group / NAME
         self._offsets: dict[MessageQueue, int] = {}
         self._changed = False
         self._lock: IO[bytes] | None = None

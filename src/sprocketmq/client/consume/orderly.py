@@ -66,7 +66,7 @@ class MemberLocks:
     def __init__(self, instance: Instance, group: str) -> None:
         self._instance = instance
         self._group = group
-        self.leases = Leases(instance.clock)
+        self.leases: Leases = Leases(instance.clock)
         # One request at a time: a renewal that arrives after the unlock would make the next member wait.
         self._asking = asyncio.Lock()
 

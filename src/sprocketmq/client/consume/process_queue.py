@@ -61,25 +61,25 @@ class ProcessQueue:
     )
 
     def __init__(self, queue: MessageQueue, offset: int, limits: CacheLimits, on_ack: OnAck, *, serial: bool = False) -> None:
-        self.queue = queue
-        self.next_offset = offset
+        self.queue: MessageQueue = queue
+        self.next_offset: int = offset
         # Where it was begun; -1 after a seek.
-        self.began_at = offset
+        self.began_at: int = offset
         # The commit offset that a broker has, and its address if it was committed here: the master needs what a slave took for it.
-        self.persisted = offset
+        self.persisted: int = offset
         self.persisted_at: str | None = None
-        self.limits = limits
-        self.serial = serial
-        self.dropped = False
-        self.paused = False
+        self.limits: CacheLimits = limits
+        self.serial: bool = serial
+        self.dropped: bool = False
+        self.paused: bool = False
         # Whether the queue's broker is SprocketMQ, as its answers say: it finds one message of an inner batch by its id, and stores a
         # message that is given back twice only once.
-        self.broker_is_ours = False
+        self.broker_is_ours: bool = False
         # When the queue was last pulled, and last handed out (monotonic s); 0 for never.
-        self.pulled_at = 0.0
-        self.taken_at = 0.0
-        self.held_messages = 0
-        self.held_bytes = 0
+        self.pulled_at: float = 0.0
+        self.taken_at: float = 0.0
+        self.held_messages: int = 0
+        self.held_bytes: int = 0
         self._on_ack = on_ack
         self._chunks: deque[_Chunk] = deque()
         # Batches that were handed out and are not consumed completely, by number, in offset order. The rest of a batch keeps its number.
@@ -192,9 +192,11 @@ class ProcessQueue:
         self._chunks.clear()
         self._out.clear()
         self._returned.clear()
-        self.held_messages = self.held_bytes = 0
+        self.held_messages = 0
+        self.held_bytes = 0
         self.next_offset = offset
-        self.began_at = self.persisted = -1  # commit the new offset whatever the broker has
+        self.began_at = -1  # commit the new offset whatever the broker has
+        self.persisted = -1
 
     @property
     def ready(self) -> bool:

@@ -84,7 +84,7 @@ class PullConsumer(Client):
         trace: bool | TraceConfig = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.group = check_group(group)
+        self.group: str = check_group(group)
         check_hooks(hooks)
         tracing = trace_config(trace)
         from_where(consume_from)

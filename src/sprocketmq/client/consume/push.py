@@ -27,7 +27,7 @@ from sprocketmq.client.consume.pull_requests import DEFAULT_MAX_BYTES, read_subs
 from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
 from sprocketmq.client.credentials import CredentialsArgument, resolve
-from sprocketmq.client.hook_calls import check_hooks, hook_calls
+from sprocketmq.client.hook_calls import HookCalls, check_hooks, hook_calls
 from sprocketmq.client.hooks import ClientHooks
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.lifecycle import Client
@@ -128,7 +128,7 @@ class PushConsumer(Client):
         trace: bool | TraceConfig = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.group = check_group(group)
+        self.group: str = check_group(group)
         check_hooks(hooks)
         tracing = trace_config(trace)
         check_number("batch_max", batch_max, least=1, most=MAX_BATCH, whole=True)
@@ -169,9 +169,9 @@ class PushConsumer(Client):
             traces = DeliveryTraces(tracing, group, instance, self._trace_writer)
         self._counts = ConsumerCounts()
         # Public for sync.PushConsumer, whose handlers and loops run in other threads.
-        self.hooks = hook_calls(hooks, group, instance, traces)
+        self.hooks: HookCalls | None = hook_calls(hooks, group, instance, traces)
         # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
-        self.ready = ReadyQueues(instance, group, batch_max, self._may_take)
+        self.ready: ReadyQueues = ReadyQueues(instance, group, batch_max, self._may_take)
         self._pulls = PullLoops(
             instance,
             group,
@@ -198,7 +198,7 @@ class PushConsumer(Client):
             puller=self._pulls,
             resumed=self.ready.offer_if_ready,
         )
-        self.outcomes = Outcomes(
+        self.outcomes: Outcomes = Outcomes(
             instance,
             self._member,
             self._pulls,

@@ -50,16 +50,16 @@ class ReceivedBatch(list[ReceivedMessage]):
         self, messages: list[ReceivedMessage], queue: MessageQueue, size_bytes: int, number: int, attempts: int, on_ack: OnAck
     ) -> None:
         super().__init__(messages)
-        self.queue = queue
-        self.size_bytes = size_bytes
-        self.attempts = attempts
-        self.acknowledged = False
-        self.counted = False
-        self.timed_out = False
-        self.taken_at = inf
-        self.delivered = messages
-        self.number = number
-        self.on_ack = on_ack
+        self.queue: MessageQueue = queue
+        self.size_bytes: int = size_bytes
+        self.attempts: int = attempts
+        self.acknowledged: bool = False
+        self.counted: bool = False
+        self.timed_out: bool = False
+        self.taken_at: float = inf
+        self.delivered: list[ReceivedMessage] = messages
+        self.number: int = number
+        self.on_ack: OnAck = on_ack
         self._marks: dict[int, int] | None = None
 
     def ack(self) -> None:

@@ -78,7 +78,7 @@ class Accumulator(Generic[_M]):
         self._ready: deque[Batch[_M]] = deque()
         # Bytes that have left and are not answered, of each key that has some.
         self._in_flight: dict[BatchKey, int] = {}
-        self.held_bytes = 0
+        self.held_bytes: int = 0
         self._batches = self._messages = self._direct = 0
         self._sizes = [0] * 17
         self._linger_s = self._longest_s = 0.0

@@ -36,25 +36,29 @@ class Batch(Generic[_M]):
     )
 
     def __init__(self, key: BatchKey) -> None:
-        self.key = key
+        self.key: BatchKey = key
+        self.topic: str
+        self.tag: str | None
+        self.wait_store_ok: bool
+        self.queue: MessageQueue | None
         self.topic, self.tag, self.wait_store_ok, self.queue = key
         # When it was opened (monotonic s), and how many bytes it may grow to; both 0 while it is not open.
-        self.opened_at = 0.0
-        self.limit = 0
-        self.size = 0
+        self.opened_at: float = 0.0
+        self.limit: int = 0
+        self.size: int = 0
         self.members: list[_M] = []
         self.bodies: list[bytes] = []
         # For entries without keys, properties and flag: the bytes between body and id, and the bytes of an entry besides its body. Empty
         # and 0 until the first such message.
-        self.prefix = b""
-        self.overhead = 0
+        self.prefix: bytes = b""
+        self.overhead: int = 0
         # Properties and keys of entries that have some, which stand before the prefix's property string, by index.
         self.fronts: dict[int, bytes] = {}
         # Head and prefix of each other entry, by index.
         self.special: dict[int, tuple[bytes, bytes]] = {}
         # The keys of all messages, each once, in order; and the most bytes that they and the tag can take.
         self.merged_keys: dict[str, None] = {}
-        self.merged_keys_bytes = len((key[1] or "").encode())
+        self.merged_keys_bytes: int = len((key[1] or "").encode())
 
     @property
     def body_bytes(self) -> int:

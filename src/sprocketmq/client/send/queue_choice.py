@@ -47,12 +47,12 @@ class Target:
     __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "publisher", "queue_id")
 
     def __init__(self, publisher: "Publisher", group: str, queue: MessageQueue, address: str) -> None:
-        self.publisher = publisher
-        self.address = address
-        self.broker_name = queue.broker_name
-        self.queue_id = queue.queue_id
-        self.prefix = header_prefix(group, queue, batch=False)
-        self.batch_prefix = header_prefix(group, queue, batch=True)
+        self.publisher: Publisher = publisher
+        self.address: str = address
+        self.broker_name: str = queue.broker_name
+        self.queue_id: int = queue.queue_id
+        self.prefix: bytes = header_prefix(group, queue, batch=False)
+        self.batch_prefix: bytes = header_prefix(group, queue, batch=True)
 
 
 class Publisher:
@@ -61,17 +61,17 @@ class Publisher:
     __slots__ = ("_faults", "_group", "_pinned", "_step", "next", "provisional", "route", "targets", "topic")
 
     def __init__(self, group: str, route: Route, faults: FaultTable | None = None) -> None:
-        self.topic = route.topic
+        self.topic: str = route.topic
         self._group = group
         self._faults = faults
         self.use(route)
 
     def use(self, route: Route) -> None:
         """Take over a new route, which has at least one queue to write."""
-        self.route = route
-        self.provisional = route.provisional
+        self.route: Route = route
+        self.provisional: bool = route.provisional
         masters = route.masters
-        self.targets = [Target(self, self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
+        self.targets: list[Target] = [Target(self, self._group, queue, masters[queue.broker_name]) for queue in route.publish_queues]
         self._pinned: dict[MessageQueue, Target] = {}
         # A random first queue spreads the first messages of many producers.
         first = random.randrange(len(self.targets))

@@ -45,9 +45,9 @@ class BatchResults(Sequence[SendResult]):
     __slots__ = ("_length", "_receipts", "broker_name", "status", "topic")
 
     def __init__(self, topic: str, broker_name: str = "") -> None:
-        self.topic = topic
-        self.broker_name = broker_name
-        self.status = SendStatus.SEND_OK
+        self.topic: str = topic
+        self.broker_name: str = broker_name
+        self.status: SendStatus = SendStatus.SEND_OK
         self._receipts: list[tuple[int, Receipt]] = []  # with the place of its first message
         self._length = 0
 

@@ -15,12 +15,12 @@ class Room:
     __slots__ = ("bytes", "holder", "max_bytes", "max_messages", "messages", "on_freed", "refused", "told", "waiting")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self.max_messages = max_messages
-        self.max_bytes = max_bytes
-        self.messages = 0
-        self.bytes = 0
+        self.max_messages: int = max_messages
+        self.max_bytes: int = max_bytes
+        self.messages: int = 0
+        self.bytes: int = 0
         # The bytes of the body that found no room most recently, 0 when somebody waits for them already.
-        self.refused = 0
+        self.refused: int = 0
         # Called with the count and the bytes of messages whose request has ended, before their waiters get the outcome.
         self.on_freed: Callable[[int, int], None] | None = None
         # Kept alive until the last message is answered: a producer that is dropped earlier still sends what it has accepted.

@@ -55,8 +55,8 @@ class Transaction:
         self._instance = instance
         self.message = message
         self._receipt = receipt
-        self.outcome = TransactionOutcome.UNKNOWN
-        self.deferred = False
+        self.outcome: TransactionOutcome = TransactionOutcome.UNKNOWN
+        self.deferred: bool = False
 
     def __repr__(self) -> str:
         return f"<Transaction {self.id} to {self._receipt.topic!r}, {'deferred' if self.deferred else self.outcome.name}>"

@@ -21,11 +21,11 @@ class CpuBudget:
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
         self._share = share
-        self.now = now
+        self.now: Callable[[], float] = now
         self._began = self._seen = now()
         self._credit_s = MAX_CREDIT_S
         # Until then ``begin`` returns False.
-        self.rests_until = self._began
+        self.rests_until: float = self._began
 
     def begin(self) -> bool:
         """Return whether work may begin; then ``end`` must follow."""

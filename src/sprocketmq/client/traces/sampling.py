@@ -20,8 +20,8 @@ class Sampler:
     __slots__ = ("_below", "_chosen", "_prefix", "everything", "passed_over", "share")
 
     def __init__(self, share: float) -> None:
-        self.share = share
-        self.everything = share >= 1
+        self.share: float = share
+        self.everything: bool = share >= 1
         # Messages are chosen the beginning of whose ids has a hash below this.
         self._below = round(share * (1 << 32))
         # The latest prefix, and whether its messages are chosen.

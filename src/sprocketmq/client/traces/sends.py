@@ -62,7 +62,7 @@ class SendTraces:
         self._sampler = Sampler(config.sample)
         self._budget = CpuBudget(config.cpu_share)
         self._counts = counts
-        self.resting = False
+        self.resting: bool = False
         self._rested_from = 0
 
     def chosen(self, ids: str | Sequence[str]) -> list[tuple[int, str]]:

@@ -70,7 +70,7 @@ class TraceWriter:
         self._idle: asyncio.Future[None] | None = None
         self._written = self._waiting = 0
         # Records that were not made, or not written.
-        self.dropped = 0
+        self.dropped: int = 0
         self._problem = ""
         self._warned_at: float | None = None
 

