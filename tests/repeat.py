@@ -1,5 +1,7 @@
 """Run the whole suite several times in a row, in a new random order each time, beside busy processes (``make test-repeat``).
 
+With ``--disturbed`` only the tests without Spark, whose event loops and threads run late (``tests/disturbed.py``, ``make test-disturbed``).
+
 A test that depends on the order, on what another test left behind or on how fast the machine is passes most of the time. This finds it:
 two processes that only count keep both cores busy while the suite runs. Each run's result is appended to ``--report`` as one JSON line as
 soon as it ends, so that a run that is stopped has said what it found. The exit status is the number of runs that failed.
@@ -58,12 +60,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--busy", type=int, default=2, help="busy processes beside each run")
     parser.add_argument("--report", type=Path, default=Path("test-repeat.jsonl"))
+    parser.add_argument(
+        "--disturbed", action="store_true", help="run the tests without Spark, with their event loops and threads disturbed"
+    )
     options = parser.parse_args()
+    parts_wanted = {"unit": [*PARTS["unit"], "-p", "tests.disturbed"]} if options.disturbed else PARTS
     failures = 0
     for run in range(1, options.runs + 1):
         busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
         try:
-            parts = [run_part(name, part, options.report.with_suffix(f".{run}.{name}.log")) for name, part in PARTS.items()]
+            parts = [run_part(name, part, options.report.with_suffix(f".{run}.{name}.log")) for name, part in parts_wanted.items()]
         finally:
             for process in busy:
                 process.kill()

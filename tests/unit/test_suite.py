@@ -20,6 +20,7 @@ FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__))
 
 # Who may sleep, and why. `asyncio.sleep(0)`, a turn of the loop, is not sleeping.
 SLEEPERS = {
+    "disturbed.py": "makes loops and threads late on request",
     "waiting.py": "the one place that waits for a moment in which nothing is to happen",
     "unit/client/consume/test_retry_with_broker.py": "paces a clock that is moved by hand",
     "unit/client/consume/test_group_live.py": "a handler that takes its time",
@@ -160,7 +161,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",
         "unit/broker/test_recorded.py": "_put",
-        "unit/cli/test_broker_restart.py": "_follow",
+        "unit/cli/test_broker_restart.py": "_as_viewer _follow",
         "unit/client/consume/test_group_live.py": "_brokers _groups _servers _shut",
         "unit/client/test_instance.py": "_opening",
         "unit/net/test_link.py": "_limit",
