@@ -378,7 +378,7 @@ class ConsumerOptions(TypedDict, total=False):
     RECONSUME_LATER (orderly: SUSPEND_CURRENT_QUEUE_A_MOMENT), with `delay_level`, or as `refuse_by` says ("later", "exception", "null").
     `pause_ms` is spent on every call of the listener. `one_thread` calls it, which keeps the order of each queue. `max_cached` messages of a
     queue wait for it. Nameservers are asked every `poll_routes_ms`. `traced` sets enableTrace; traces are written some seconds later.
-    With `sql` the expression is an SQL92 condition. With `broker_rebalance` the broker divides the queues, and says whether to pull or pop.
+    Topic and group are in `namespace`. With `sql` the expression is an SQL92 condition. With `broker_rebalance` the broker divides the queues, and says whether to pull or pop.
     """
 
     orderly: bool
@@ -394,6 +394,7 @@ class ConsumerOptions(TypedDict, total=False):
     one_thread: bool
     poll_routes_ms: int
     traced: bool
+    namespace: str
     sql: bool
     broker_rebalance: bool
 
@@ -439,9 +440,16 @@ class JavaClient(JavaProcess):
             raise ApacheFailed(f"{answer['error']}\n{answer['trace']}")
         return answer["value"]
 
-    def send(self, namesrv: str, messages: Sequence[Mapping[str, Any]], queue: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    def send(
+        self,
+        namesrv: str,
+        messages: Sequence[Mapping[str, Any]],
+        queue: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
+    ) -> list[dict[str, Any]]:
         """Send one by one (each awaited); a message is a mapping of topic, body, tag, keys, properties, flag."""
-        result: list[dict[str, Any]] = self.call("send", namesrv=namesrv, messages=[_encoded(m) for m in messages], queue=queue)
+        described = [_encoded(m) for m in messages]
+        result: list[dict[str, Any]] = self.call("send", namesrv=namesrv, messages=described, queue=queue, namespace=namespace)
         return result
 
     def send_by_key(self, namesrv: str, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

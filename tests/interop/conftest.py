@@ -15,6 +15,30 @@ from tests.interop.ours import OurProcess, namesrv_and_broker
 from tests.interop.secured import Secured, our_secured_servers, secured_apache_servers, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
 
+# Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
+SLOWEST = (
+    "test_replication.py",
+    "test_grpc.py",
+    "test_grpc_java_and_node.py",
+    "test_replication_stream.py",
+    "test_stores_timed.py",
+    "test_stores.py",
+    "test_replication_metadata.py",
+    "test_reading_from_slaves.py",
+    "test_assignments.py",
+    "test_metrics.py",
+    "test_omb.py",
+    "test_stores_delayed.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files first, after the order was drawn."""
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path, len(SLOWEST)))
+
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Without Java or Maven, say so and leave; in CI that is a failure."""

@@ -1,41 +1,26 @@
-"""The gRPC endpoint with Apache's own clients for Python, Java and Node, in front of our broker and of Apache's."""
+"""The gRPC endpoint with Apache's own client for Python, in front of our broker and of Apache's."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop import apache, proxies
+from tests.interop.endpoints import endpoint_of, group_at_start, topic_of
 from tests.interop.reading import dead_letters, pull_all, until_readable
 from tests.interop.sides import Side
 
 from sprocketmq import AdminClient
-from sprocketmq.client.credentials import NO_SECURITY
 from sprocketmq.protocol.credentials import Credentials
-from sprocketmq.proxy.server import EndpointServer
 from sprocketmq.proxy.users import Users
 
 pytestmark = [pytest.mark.interop]
 
 PROGRAM = Path(__file__).with_name("official_python.py")
-
-
-@contextlib.asynccontextmanager
-async def endpoint_of(side: Side, users: Users) -> AsyncIterator[str]:
-    """Run our endpoint in front of the broker of one make."""
-    server = EndpointServer(side.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=users)
-    await server.start()
-    try:
-        yield server.address
-    finally:
-        await server.stop()
 
 
 @pytest.fixture
@@ -55,24 +40,6 @@ async def official(endpoint: str, scenario: str, home: Path, **arguments: Any) -
     assert process.returncode == 0, f"{out.decode()}\n{err.decode()}"
     found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
     return found
-
-
-async def topic_of(side: Side, kind: str = "NORMAL", **more: str) -> str:
-    """Create a topic for messages of one type."""
-    topic = f"grpc-{kind.lower()}-{uuid.uuid4().hex[:8]}"
-    async with AdminClient(namesrv=side.namesrv) as admin:
-        await admin.create_topic(topic, queues=2, cluster=side.cluster, attributes={"message.type": kind, **more})
-    return topic
-
-
-async def group_at_start(side: Side, topic: str) -> str:
-    """Return a new group that begins at the first message: a group that the broker does not know begins at the last."""
-    group = f"group-{uuid.uuid4().hex[:8]}"
-    async with AdminClient(namesrv=side.namesrv) as admin:
-        await admin.create_group(group)
-        for queue in await admin.queues(topic):
-            await admin.commit(group, queue, 0)
-    return group
 
 
 async def test_our_client_reads_what_a_grpc_client_sends(side: Side, endpoint: str, home: Path) -> None:
@@ -203,65 +170,3 @@ async def test_the_official_client_signs_in(side: Side, home: Path, caplog: pyte
         with pytest.raises(AssertionError, match="Exception"):
             await official(address, "send", home, topic=topic, messages=[{"body": "hello"}], **{**keys, "secret_key": "wrong"})
         assert "grpc_login_refused" in caplog.text
-
-
-@pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
-async def test_apaches_java_client_of_version_5(side: Side, endpoint: str, home: Path, plain: bool) -> None:
-    library = await asyncio.to_thread(proxies.java5_jars)
-    topic = await topic_of(side)
-    groups = [await group_at_start(side, topic) for _ in range(2)]
-    # A source file instead of a class: the launcher compiles it.
-    client = apache.JavaProcess(
-        str(proxies.JAVA5 / "Modern.java"),
-        endpoint,
-        topic,
-        *groups,
-        *(["plain"] if plain else []),
-        home=home / "java5",
-        flags=apache.SMALL,
-        library=library,
-    )
-    try:
-        assert await asyncio.to_thread(client.process.wait, 180) == 0, client.tail()
-    finally:
-        client.kill()
-    lines = [line.split() for line in client.log.read_text().splitlines()]
-    assert len({words[1] for words in lines if words[0] == "sent"}) == 4
-    assert sorted(words[1:] for words in lines if words[0] == "received") == [[f"m{n}", "t", f"k{n}", "1"] for n in range(4)]
-    handled = sorted(words[1:] for words in lines if words[0] == "handled")
-    assert handled == [["m0", "1"], ["m1", "1"], ["m2", "1"], ["m2", "2"], ["m3", "1"]]
-
-
-async def test_apaches_client_for_node(transacting_side: Side, home: Path) -> None:
-    side = transacting_side
-    modules = await asyncio.to_thread(proxies.node_modules)
-    kinds = {"normal": "NORMAL", "fifo": "FIFO", "delay": "DELAY", "transaction": "TRANSACTION"}
-    topics = {name: await topic_of(side, kind) for name, kind in kinds.items()}
-    read = {**topics, "push": topics["normal"], "again": topics["normal"]}
-    groups = {name: await group_at_start(side, topic) for name, topic in read.items()}
-    async with AdminClient(namesrv=side.namesrv) as admin:
-        await admin.create_group(groups["fifo"], orderly=True)
-    async with endpoint_of(side, Users({})) as endpoint:
-        process = await asyncio.create_subprocess_exec(
-            apache.tool("node"), str(proxies.NODE / "official.js"), json.dumps({"endpoint": endpoint, "topics": topics, "groups": groups}),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_PATH": str(modules)},
-        )  # fmt: skip
-        out, err = await asyncio.wait_for(process.communicate(), 240)
-    assert process.returncode == 0, f"{out.decode()}\n{err.decode()}"
-    found: dict[str, Any] = json.loads(out.decode().splitlines()[-1])
-
-    received = sorted(found["normal"], key=lambda message: message["body"])
-    assert [message["id"] for message in received] == found["sent"]
-    for n, message in enumerate(received):
-        assert (message["body"], message["tag"], message["keys"], message["attempt"]) == (f"m{n}", "t", [f"k{n}"], 1)
-        assert message["properties"] == {"n": str(n)}
-    attempts = {name: sorted((message["body"], message["attempt"]) for message in found[name]) for name in ("pushed", "again")}
-    assert attempts["pushed"] == [("m0", 1), ("m1", 1), ("m2", 1), ("m2", 2), ("m3", 1)]
-    assert attempts["again"] == [("m0", 1), ("m1", 1), ("m2", 1), ("m3", 1), ("m3", 2)]
-    for name in "xy":
-        assert [message["body"] for message in found["fifo"] if message["group"] == name] == [f"{name}{n}" for n in range(5)]
-    assert [message["body"] for message in found["delayed"]] == ["later"]
-    assert found["waited"] >= 4_000
-    assert found["asked"] == ["asked"]
-    assert sorted(message["body"] for message in found["ended"]) == ["asked", "kept"]

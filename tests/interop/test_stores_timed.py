@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 DELAY_MS = 25_000
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 async def test_our_broker_refuses_what_waits_in_apaches_timer_wheel(home: object, apache_namesrv: apache.ApacheNamesrv, how: str) -> None:
     port = apache.broker_port()
     moving, topic = Moving(home, apache_namesrv.address, f"timed-{port}", port), f"Timed{how.title()}"  # type: ignore[arg-type]

@@ -75,6 +75,9 @@ final class Consumers {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             command.getString("group"), Login.hook(command), new AllocateMessageQueueAveragely(), command.getBooleanValue("traced"), null);
         consumer.setNamesrvAddr(command.getString("namesrv"));
+        if (command.getString("namespace") != null) {
+            consumer.setNamespace(command.getString("namespace"));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setInstanceName("interop-" + System.nanoTime());
         // What a listener has answered is committed by shutdown only if it waits for the listener's thread.

@@ -136,11 +136,14 @@ public final class Driver {
     }
 
     private static DefaultMQProducer producer(JSONObject command) throws Exception {
-        String key = Login.key(command);
+        String key = Login.key(command) + " " + command.getString("namespace");
         DefaultMQProducer producer = PRODUCERS.get(key);
         if (producer == null) {
             producer = new DefaultMQProducer("interop_java_producer", Login.hook(command));
             producer.setNamesrvAddr(command.getString("namesrv"));
+            if (command.getString("namespace") != null) {
+                producer.setNamespace(command.getString("namespace"));
+            }
             separate(producer, command);
             producer.start();
             PRODUCERS.put(key, producer);

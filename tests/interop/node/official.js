@@ -1,6 +1,6 @@
 // Sends, receives and ends transactions with Apache's client for Node: `node official.js ARGUMENTS`, which are JSON of `endpoint`, `topics`
-// (normal, fifo, delay, transaction) and `groups` of the same names and of `push` and `again`. Prints one line of JSON. The client is found
-// through NODE_PATH.
+// (normal, fifo, delay, transaction) and `groups` of the same names and of `push`, `again` and `dead`. Prints one line of JSON. The client is
+// found through NODE_PATH.
 const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
@@ -30,8 +30,8 @@ async function receive(topic, consumerGroup, count, kept = []) {
   return found;
 }
 
-// Listens until `count` messages were handled; the first time `failing` is not.
-async function listen(topic, consumerGroup, count, failing) {
+// Listens until `count` messages were handled; `failing` is not at its first `failures` deliveries.
+async function listen(topic, consumerGroup, count, failing, failures = 1) {
   const found = [];
   let finished;
   const done = new Promise(resolve => { finished = resolve; });
@@ -41,7 +41,7 @@ async function listen(topic, consumerGroup, count, failing) {
       async consume(message) {
         found.push(seen(message));
         if (found.length === count) finished();
-        return message.body.toString() === failing && message.deliveryAttempt === 1 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        return message.body.toString() === failing && message.deliveryAttempt <= failures ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
       },
     },
   });
@@ -72,6 +72,7 @@ async function main() {
   const normal = await receive(topics.normal, groups.normal, 4);
   const pushed = await listen(topics.normal, groups.push, 5, 'm2');
   const again = await receive(topics.normal, groups.again, 5, ['m3']);
+  const dead = await listen(topics.normal, groups.dead, 5, 'm1', 2);
 
   for (let n = 0; n < 5; n++) {
     for (const messageGroup of ['x', 'y']) await producer.send({ topic: topics.fifo, body: Buffer.from(`${messageGroup}${n}`), messageGroup });
@@ -92,7 +93,7 @@ async function main() {
   }
   const ended = await receive(topics.transaction, groups.transaction, 2);
   await producer.shutdown();
-  console.log(JSON.stringify({ sent, normal, pushed, again, fifo, delayed, waited, asked, ended }));
+  console.log(JSON.stringify({ sent, normal, pushed, again, dead, fifo, delayed, waited, asked, ended }));
 }
 
 main().then(() => process.exit(0), error => { console.error(error); process.exit(1); });
