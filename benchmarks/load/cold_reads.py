@@ -1,10 +1,11 @@
 """Send while another group reads old messages from the disk, beside the same sends alone: what one consumer far behind costs the senders.
 
-A store is filled, the page cache of its files is dropped, and a broker is started on it. A client sends at a steady rate, each message by
-itself, in rounds: alone, then while a pull consumer reads the store from its first message on, as fast as it can; the cache is dropped
-again before each such round. The broker, the sender and the reader are processes of their own; the reader is scheduled as SCHED_IDLE, because
-one on another machine would take no CPU from the senders. Exits 1 when the median over the rounds of the senders' p99 beside the reader is
-more than 1.5 times the one alone.
+A store is filled, the page cache of its files is dropped, and a broker is started on it, on the loop that ``serve`` has. A client sends at a
+steady rate, each message by itself, in rounds: alone, then while a pull consumer reads the store from its first message on, as fast as it
+can; the cache is dropped again before each such round. The broker, the sender and the reader are processes of their own; the reader is
+scheduled as SCHED_IDLE, because one on another machine would take no CPU from the senders. At the end of a round a process that has nothing
+to do with the broker reads the same files from the disk at the reader's rate: what that costs the senders is the machine's share. Exits 1
+when the median over the rounds of the senders' p99 beside the reader is more than 1.5 times the one alone.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import asyncio, sys
 from pathlib import Path
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
+from sprocketmq.net.loops import new_event_loop
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.storage.store import StoreConfig
@@ -44,7 +46,8 @@ async def serve():
     await broker.stop()
     await namesrv.stop()
 
-asyncio.run(serve())
+with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    runner.run(serve())
 """
 READ = """
 import asyncio, json, os, sys, time
@@ -68,6 +71,20 @@ async def read():
 
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 asyncio.run(read())
+"""
+
+# The same bytes, read by a process that has nothing to do with the broker, at the same rate.
+BARE = """
+import os, sys, time
+
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+rate, began, done = float(sys.argv[1]), time.monotonic(), 0
+for path in sys.argv[2:]:
+    with open(path, "rb", buffering=0) as file:
+        while size := len(file.read(1 << 20)):
+            done += size
+            if (pause := began + done / rate - time.monotonic()) > 0:
+                time.sleep(pause)
 """
 
 
@@ -128,10 +145,21 @@ def one_round(root: Path, rate: float, seconds: float) -> dict[str, Any]:
         beside = figures(asyncio.run(send(serving.namesrv, rate, lambda _: reader.poll() is not None)))
         assert reader.stdout is not None
         read = json.loads(reader.stdout.read())
+        files = sorted(path for path in (root / "commitlog").iterdir() if path.is_file())
+        give_back(files)
+        bare = subprocess.Popen([sys.executable, "-c", BARE, str(read["bytes"] / read["seconds"]), *map(str, files)])
+        beside_bare = figures(asyncio.run(send(serving.namesrv, rate, lambda _: bare.poll() is not None)))
     finally:
         serving.stop()
     read["mb_per_s"] = round(read["bytes"] / read["seconds"] / 1e6, 1)
-    return {"alone": alone, "beside": beside, "read": read, "p99_ratio": round(beside["p99_ms"] / alone["p99_ms"], 3)}
+    return {
+        "alone": alone,
+        "beside": beside,
+        "beside_bare_reads": beside_bare,
+        "read": read,
+        "p99_ratio": round(beside["p99_ms"] / alone["p99_ms"], 3),
+        "bare_p99_ratio": round(beside_bare["p99_ms"] / alone["p99_ms"], 3),
+    }
 
 
 def main() -> int:
@@ -152,7 +180,8 @@ def main() -> int:
             rounds.append(done)
             print(
                 f"round {number + 1}: p99 {done['alone']['p99_ms']:.2f} ms alone, {done['beside']['p99_ms']:.2f} ms beside a reader"
-                f" of {done['read']['mb_per_s']:.0f} MB/s: {done['p99_ratio']:.2f}x",
+                f" of {done['read']['mb_per_s']:.0f} MB/s: {done['p99_ratio']:.2f}x; {done['beside_bare_reads']['p99_ms']:.2f} ms beside bare"
+                f" reads: {done['bare_p99_ratio']:.2f}x",
                 flush=True,
             )
     ratio = spread((done["p99_ratio"] for done in rounds), 3)

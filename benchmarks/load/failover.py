@@ -1,32 +1,40 @@
-"""Measure how long a SYNC_MASTER that is killed is missed: by its consumers, by `sprocketmq failover`, by a producer.
+"""Measure how long a SYNC_MASTER that is killed is missed: by its consumers, by Spark's streams, by `sprocketmq failover`, by a producer.
 
 In each round a nameserver, a master and a slave run as processes, 4,000 messages wait in 4 queues, and a push consumer has handled 200 of them
 when the master gets SIGKILL:
 
 read_on_s   until the consumer has handled 500 messages more, which it cannot all have had from the master
+stream_on_s until a streaming query of Spark, which reads another topic in micro-batches of 200 rows, has 400 rows more (two micro-batches)
 promote_s   how long `failover` takes by its own word, from its first question to the answer of the new master
 command_s   the same as a process, which has to start first
-send_s      from the kill until a send is acknowledged; the command is given at once when the consumer reads on
+send_s      from the kill until a send is acknowledged; the command is given at once when consumer and stream read on
 
 Exits 1 when the worst round misses a goal (5 s to read on, 3 s to promote), or a message is missing.
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, ReceivedMessage, sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.message import SendStatus
+from sprocketmq.spark import session
 from sprocketmq.testing import wait_until
 
-GOALS = {"read_on_s": 5.0, "promote_s": 3.0}
+GOALS = {"read_on_s": 5.0, "stream_on_s": 5.0, "promote_s": 3.0}
 QUEUES = 4
 COUNT = 4000
 BEFORE = 200
@@ -34,9 +42,37 @@ MORE = 500
 # What a consumer holds of a queue; with all queues much less than MORE.
 CACHED = 20
 LIMIT_S = 60.0
+STREAMED = "streamed"
+BATCH_ROWS = 200
 
 
-def one_round() -> dict[str, float]:
+class Rows:
+    """The rows that a streaming query has had, by micro-batch: one that failed half-way runs again."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return sum(list(self._batches.values()))
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        """Take a micro-batch."""
+        self._batches[number] = len(frame.collect())
+
+
+@contextlib.contextmanager
+def streaming(spark: SparkSession, namesrv: str, rows: Rows, directory: str) -> Iterator[StreamingQuery]:
+    """Run a streaming query as long as the block runs."""
+    source = spark.readStream.format("rocketmq").option("nameserver", namesrv).option("subscribe", STREAMED)
+    frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(BATCH_ROWS)).load()
+    query = frame.select("queueId", "queueOffset").writeStream.foreachBatch(rows.take).option("checkpointLocation", directory).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def one_round(spark: SparkSession) -> dict[str, float]:
     """Kill a master, and return how long it was missed."""
     handled: set[bytes] = set()
     killed_it = threading.Event()
@@ -46,22 +82,27 @@ def one_round() -> dict[str, float]:
             killed_it.wait(LIMIT_S)
         handled.update(message.body for message in batch)
 
-    with LocalCluster(replicas=1, role="SYNC_MASTER", in_process=False) as mq:
-        mq.create_topic("orders", queues=QUEUES)
+    rows = Rows()
+    with LocalCluster(replicas=1, role="SYNC_MASTER", in_process=False) as mq, tempfile.TemporaryDirectory() as checkpoint:
+        for topic in ("orders", STREAMED):
+            mq.create_topic(topic, queues=QUEUES)
         wait_until(lambda: follows(mq.namesrv), timeout_s=LIMIT_S, what="a slave in sync")
         with sync.Producer("pg", namesrv=mq.namesrv) as producer:
             for start in range(0, COUNT, 100):
-                producer.send_batch([Message("orders", b"%d" % number) for number in range(start, start + 100)])
+                for topic in ("orders", STREAMED):
+                    producer.send_batch([Message(topic, b"%d" % number) for number in range(start, start + 100)])
             one = sync.PushConsumer("cg", "orders", namesrv=mq.namesrv, consume_from="first", batch_max=10, max_cached=CACHED)
-            with one as consumer, ThreadPoolExecutor(1) as listening:
+            with one as consumer, ThreadPoolExecutor(1) as listening, streaming(spark, mq.namesrv, rows, checkpoint):
                 done = listening.submit(consumer.listen, handle)
-                wait_until(lambda: len(handled) >= BEFORE, timeout_s=LIMIT_S, what="the first messages")
+                wait_until(lambda: len(handled) >= BEFORE and len(rows), timeout_s=LIMIT_S, what="the first messages")
                 mq.kill_broker("broker-a")
                 killed = time.monotonic()
-                before = len(handled)
+                before, streamed = len(handled), len(rows)
                 killed_it.set()
                 wait_until(lambda: len(handled) >= before + MORE, timeout_s=LIMIT_S, what="messages from the slave")
                 read_on_s = time.monotonic() - killed
+                wait_until(lambda: len(rows) >= streamed + 2 * BATCH_ROWS, timeout_s=LIMIT_S, what="rows from the slave")
+                stream_on_s = time.monotonic() - killed
                 asked = time.monotonic()
                 command = [sys.executable, "-m", "sprocketmq", "failover", "broker-a", "--namesrv", mq.namesrv, "--json"]
                 told = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT_S).stdout)
@@ -69,9 +110,10 @@ def one_round() -> dict[str, float]:
                 wait_until(lambda: sends(producer), timeout_s=LIMIT_S, what="a send that is acknowledged")
                 send_s = time.monotonic() - killed
                 wait_until(lambda: len(handled) >= COUNT + 1, timeout_s=LIMIT_S, what="all messages")
+                wait_until(lambda: len(rows) == COUNT, timeout_s=LIMIT_S, what="all rows")
                 consumer.close()
                 done.result(LIMIT_S)
-    return {"read_on_s": read_on_s, "promote_s": told["seconds"], "command_s": command_s, "send_s": send_s}
+    return {"read_on_s": read_on_s, "stream_on_s": stream_on_s, "promote_s": told["seconds"], "command_s": command_s, "send_s": send_s}
 
 
 def follows(namesrv: str) -> bool:
@@ -96,8 +138,9 @@ def main() -> int:
     p.add_argument("--rounds", type=int, default=5, help="masters to kill (5)")
     options = p.parse_args()
     rounds: list[dict[str, float]] = []
+    spark = session(master="local[2]")
     for number in range(options.rounds):
-        rounds.append(one_round())
+        rounds.append(one_round(spark))
         print(f"round {number + 1}  " + "   ".join(f"{name} {value:.2f}" for name, value in rounds[-1].items()), flush=True)
     worst = {name: max(one[name] for one in rounds) for name in GOALS}
     verdicts = {name: {"goal": goal, "worst": round(worst[name], 3), "reached": worst[name] <= goal} for name, goal in GOALS.items()}

@@ -17,6 +17,7 @@ from tests.interop import apache
 from benchmarks.load.stores import give_back, take_in
 from sprocketmq import Credentials
 from sprocketmq.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from sprocketmq.testing import wait_until
 
 READY_TIMEOUT_S = 20.0
 
@@ -202,6 +203,13 @@ def create_topic(side: Side, topic: Topic) -> None:
         printed = side.client.mqadmin("updateTopic", *arguments)
         if "success" not in printed:
             raise RuntimeError(f"updateTopic failed:\n{printed}")
+        # The broker tells its nameserver by itself, and the Java client fails at once for a topic without a route.
+        java = side.client
+        wait_until(
+            lambda: "brokerDatas" in java.mqadmin("topicRoute", "-n", side.namesrv, "-t", topic.name),
+            timeout_s=60,
+            what=f"the route of {topic.name} at Apache's nameserver",
+        )
     else:
         attributes = {"queue.type": "BatchCQ"} if topic.batch_queues else {}
         side.client.call("create_topic", topic=topic.name, queues=topic.queues, attributes=attributes)
