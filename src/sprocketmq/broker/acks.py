@@ -9,8 +9,8 @@
     SYNC_MASTER   answered ------------------------------+             |
     neither, or WAIT=false    answered --------------------------------+
 
-A send waits for the disk (SYNC_FLUSH), for replicas (SYNC_MASTER), or for both at the same time, in whichever order they get there. It is
-stored in each case below, and answered when both have an outcome:
+A send waits for the disk (SYNC_FLUSH), for replicas (SYNC_MASTER), or for both, in whichever order they get there. It is stored in each
+case below, and answered when both have an outcome:
 
     ============  ====================  ==================================  ====================
                   enough replicas       too late                            too few at the commit

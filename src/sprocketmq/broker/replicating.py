@@ -296,6 +296,7 @@ class Replication:
             name=self._name,
             acked=self._flusher.answer_covered,
             gather_s=0.0 if self._flusher.acks.replicas else GATHER_S,
+            after_flush=self._flusher.acks.sync,
             secret=config.replication_secret,
             tls=config.tls,
             batch_bytes=config.ha_batch_bytes,

@@ -106,6 +106,23 @@ async def test_a_slave_gets_the_log_from_where_it_reports(store, lead, connect):
     assert (log_offset, data) == (len(whole), log_bytes(store)[len(whole) :])
 
 
+async def test_with_sync_flush_a_slave_gets_only_what_is_on_the_disk(store, lead, connect):
+    fill(store, 30)
+    store.flush_log()
+    flushed = log_bytes(store)
+    fill(store, 30, start=30)
+    master = await lead(after_flush=True, heartbeat_s=0.1)
+    slave = await connect(master)
+    slave.report(1)
+    assert await slave.log(len(flushed) - 1) == (1, flushed[1:])
+    master.wrote()
+    await stays(lambda: master.links[0].progress.sent == len(flushed))
+    store.flush_log()
+    master.wrote()
+    whole = log_bytes(store)
+    assert await slave.log(len(whole) - len(flushed)) == (len(flushed), whole[len(flushed) :])
+
+
 async def test_commits_are_gathered_before_they_are_sent(store, lead, connect):
     put(store, b"one")
     master = await lead(gather_s=0.5)

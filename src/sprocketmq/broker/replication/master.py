@@ -6,6 +6,9 @@
                                                          |
     acked() <- reports, checked against what was sent <--'
 
+With SYNC_FLUSH (``after_flush``) slaves get only what this side's disk has. A slave shows readers what it has: after a power failure of the
+master other messages would stand at queue offsets that consumers are past already.
+
 What is unsent per slave is bounded by the transport's buffer, so a slave that does not read costs no memory; it gets what it lacks from the
 log when it reads again.
 """
@@ -55,6 +58,9 @@ class Log(Protocol):
     @property
     def commitlog_max_offset(self) -> int: ...
 
+    @property
+    def commitlog_flushed_offset(self) -> int: ...
+
     def segments(self) -> list[tuple[int, int, str]]: ...
 
     def raw(self, log_offset: int, max_bytes: int) -> memoryview: ...
@@ -80,7 +86,8 @@ class ReplicationMaster:
     """Sends the log of ``store`` to slaves. ``name`` appears in log lines.
 
     ``acked`` is called when a slave has more than before. Commits are gathered for ``gather_s`` before they are sent, for a master whose
-    sends wait for no slave: fewer transfers cost both sides less. A slave is in sync while it is less than ``max_gap_bytes`` behind. With a
+    sends wait for no slave: fewer transfers cost both sides less. With ``after_flush`` only what is on the disk is sent; ``wrote`` is then to be
+    called after a flush as well. A slave is in sync while it is less than ``max_gap_bytes`` behind. With a
     ``secret`` only slaves that know it are served. ``tls`` says whether their connections may be, or must be, encrypted.
     """
 
@@ -91,6 +98,7 @@ class ReplicationMaster:
         name: str = "master",
         acked: Callable[[], None] = lambda: None,
         gather_s: float = 0.0,
+        after_flush: bool = False,
         secret: str | None = None,
         tls: ServerTls | None = None,
         batch_bytes: int = 1 << 20,
@@ -105,6 +113,7 @@ class ReplicationMaster:
         self.name = name
         self.acked = acked
         self.gather_s = gather_s
+        self.after_flush = after_flush
         self.secret = secret
         self._tls = tls
         self.batch_bytes = batch_bytes
@@ -175,6 +184,11 @@ class ReplicationMaster:
                 self._loop.call_later(self.gather_s, self._send)
             else:
                 self._loop.call_soon(self._send)
+
+    @property
+    def sendable_end(self) -> int:
+        """The log offset up to which slaves may have the log."""
+        return self.store.commitlog_flushed_offset if self.after_flush else self.store.commitlog_max_offset
 
     def _send(self) -> None:
         self._scheduled = False
@@ -366,12 +380,13 @@ class SlaveLink(asyncio.Protocol):
             return
         master, progress = self._master, self.progress
         store = master.store
+        end = master.sendable_end
         limit = master.batch_bytes
-        while progress.sent < store.commitlog_max_offset and not self._paused:
+        while progress.sent < end and not self._paused:
             if self._allowance is not None and (limit := self._allowed()) <= 0:
                 return
             try:
-                data = store.raw(progress.sent, limit)
+                data = store.raw(progress.sent, min(limit, end - progress.sent))
             except LogOffsetOutside as e:
                 self.refuse(f"the slave needs log that was deleted: {e}")
                 return
