@@ -86,9 +86,9 @@ class ReplicationMaster:
     """Sends the log of ``store`` to slaves. ``name`` appears in log lines.
 
     ``acked`` is called when a slave has more than before. Commits are gathered for ``gather_s`` before they are sent, for a master whose
-    sends wait for no slave: fewer transfers cost both sides less. With ``after_flush`` only what is on the disk is sent; ``wrote`` is then to be
-    called after a flush as well. A slave is in sync while it is less than ``max_gap_bytes`` behind. With a
-    ``secret`` only slaves that know it are served. ``tls`` says whether their connections may be, or must be, encrypted.
+    sends wait for no slave: fewer transfers cost both sides less. With ``after_flush`` only what is on the disk is sent; ``wrote`` is then
+    to be called after a flush as well. A slave is in sync while it is less than ``max_gap_bytes`` behind. With a ``secret`` only slaves
+    that know it are served. ``tls`` says whether their connections may be, or must be, encrypted.
     """
 
     def __init__(
