@@ -13,9 +13,10 @@ tls        TLS 1.3, elliptic keys, enforced at nameserver and broker
 theirs     the same at Apache's nameserver and broker, with its Java client
 
 Goals: AutoBatch signed and checked 0.85 of plain; with TLS 0.5 of plain in sends and 0.6 in consuming, and 1.3 of Apache's. The CPU time of
-broker and client per message is counted from the begin of a round to its end. ``limit`` beside a ratio of signatures is what it would be if
-nothing but the HMACs were added, as spread over the cores as the rest is: the plain side's CPU time of a message, divided by itself and one
-HMAC of a KiB (``hmac_us_per_kib``), or two where the broker compares. Exits 1 when a goal is missed, 2 when the machine cannot run
+broker and client per message is counted from the begin of a round to its end. ``limit`` beside a ratio is what it would be if nothing but the
+cryptography were added, as spread over the cores as the rest is: the plain side's CPU time of a message, divided by itself and, for
+signatures, one HMAC of a KiB (``hmac_us_per_kib``) or two where the broker compares; for TLS the encryption and decryption of a KiB by
+Python's ssl module, without sockets (``tls_us_per_kib``). Exits 1 when a goal is missed, 2 when the machine cannot run
 the comparison.
 """
 
@@ -65,9 +66,9 @@ OF_PLAIN = {("auto", SIGNED): 0.85, ("auto", CHECKED): 0.85, ("auto", TLS): 0.5,
 OF_THEIRS = 1.3
 SIGNER = Credentials("signer", "the-secret-of-whoever-sends-here")
 DISK_BYTES = 56 << 30
-# HMACs of a message at client and broker; and the bytes that are signed at once.
-HMACS = {SIGNED: 1, CHECKED: 2}
+# How many bytes are signed at once, and how many a transport gets to encrypt at once.
 SIGNED_BYTES = 256 << 10
+ENCRYPTED_BYTES = 256 << 10
 # What is to be read stays, however full the disk gets.
 KEEP = {"disk_max_used_ratio": 1.0, "disk_clean_forcibly_ratio": 1.0, "disk_warning_ratio": 1.0}
 # A record with a body of 1 KiB is shorter.
@@ -219,8 +220,32 @@ def hmac_us_per_kib() -> float:
     return min(once() for _ in range(5))
 
 
-def verdicts(workload: str, result: Figures, hmac_us: float) -> dict[str, Figures]:
-    """Return the ratios of a workload that have goals."""
+def tls_us_per_kib(authority: Authority, certificate: Pair) -> float:
+    """Return what encrypting and decrypting a KiB with TLS takes here, in us of processor time: the least of some tries."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert_file, certificate.key_file)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = ssl.create_default_context(cafile=authority.ca_file).wrap_bio(to_client, to_server, server_hostname="localhost")
+    for end in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    data, received = bytes(ENCRYPTED_BYTES), bytearray(ENCRYPTED_BYTES)
+
+    def once() -> float:
+        began = time.process_time_ns()
+        for _ in range(100):
+            server.write(data)
+            left = ENCRYPTED_BYTES
+            while left:
+                left -= client.read(left, received)
+        return (time.process_time_ns() - began) / 100 / (ENCRYPTED_BYTES >> 10) / 1000
+
+    return min(once() for _ in range(5))
+
+
+def verdicts(workload: str, result: Figures, added_us: Mapping[str, float]) -> dict[str, Figures]:
+    """Return the ratios of a workload that have goals; ``added_us`` is what the cryptography of a side takes of a KiB."""
     rates = {name: float(one["messages_per_s"]["median"]) for name, one in result.items()}
     verb = workload.partition("-")[0]
     found = {
@@ -229,9 +254,9 @@ def verdicts(workload: str, result: Figures, hmac_us: float) -> dict[str, Figure
         if (verb, name) in OF_PLAIN
     }
     plain_us = result[PLAIN]["broker_cpu_us"]["median"] + result[PLAIN]["client_cpu_us"]["median"]
-    for name, count in HMACS.items():
+    for name, added in added_us.items():
         if (verb, name) in OF_PLAIN:
-            found[f"{workload}, {name} / plain"]["limit"] = round(plain_us / (plain_us + count * hmac_us), 3)
+            found[f"{workload}, {name} / plain"]["limit"] = round(plain_us / (plain_us + added), 3)
     if THEIRS in rates:
         found[f"{workload}, ours / Apache's with TLS"] = verdict(rates[TLS] / rates[THEIRS], OF_THEIRS)
     return found
@@ -262,10 +287,10 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
                 print(f"round {number + 1}  {rounds.line(workload, side, figures)}   {cpu}", flush=True)
     result: dict[str, Figures] = {name: summary(figures) for name, figures in done.items()}
     found: dict[str, Figures] = {}
-    hmac_us = hmac_us_per_kib()
+    hmac_us, tls_us = hmac_us_per_kib(), tls_us_per_kib(authority, certificate)
     for workload in workloads:
-        found |= verdicts(workload.name, result[workload.name], hmac_us)
-    return {"hmac_us_per_kib": round(hmac_us, 3), "workloads": result, "verdicts": found}
+        found |= verdicts(workload.name, result[workload.name], {SIGNED: hmac_us, CHECKED: 2 * hmac_us, TLS: tls_us})
+    return {"hmac_us_per_kib": round(hmac_us, 3), "tls_us_per_kib": round(tls_us, 3), "workloads": result, "verdicts": found}
 
 
 def main() -> int:

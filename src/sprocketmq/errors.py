@@ -234,15 +234,16 @@ class NameserverUnavailable(RetriableError):
 
 
 class TopicNotFound(FatalError):
-    """No nameserver knows a route for ``topic``."""
+    """No nameserver knows a route for ``topic``, or the ``broker`` that was asked does not have it."""
 
-    def __init__(self, topic: str, namesrv: str = "") -> None:
+    def __init__(self, topic: str, namesrv: str = "", *, broker: str = "") -> None:
         at = f" at nameserver {namesrv}" if namesrv else ""
-        super().__init__(
-            f"topic {topic!r} has no route{at}: create it first (sprocketmq topic create {topic}) or allow auto-creation on the broker"
-        )
+        missing = f"topic {topic!r} does not exist at broker {broker}" if broker else f"topic {topic!r} has no route{at}"
+        copied = "; a slave copies new topics from its master within seconds" if broker else ""
+        super().__init__(f"{missing}: create it first (sprocketmq topic create {topic}) or allow auto-creation on the broker{copied}")
         self.topic = topic
         self.namesrv = namesrv
+        self.broker = broker
 
 
 class GroupNotFound(FatalError):

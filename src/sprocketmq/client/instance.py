@@ -61,10 +61,10 @@ _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
 
 def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
-    """Return the typed error of a response with an error code."""
+    """Return the typed error of a response with an error code, from the broker at ``address``."""
     code = response.code
     if code == ResponseCode.TOPIC_NOT_EXIST and topic:
-        return TopicNotFound(topic)
+        return TopicNotFound(topic, broker=address)
     if code == ResponseCode.NO_PERMISSION:
         return access_error(response.remark, address)
     kind = BrokerBusy if code in _PASSING_CODES else BrokerError

@@ -64,7 +64,10 @@ class AdminRequests(Client):
     async def _ask_namesrv(self, code: RequestCode, ext: Mapping[str, str] | None = None, topic: str = "") -> Command:
         self._instance.check()
         response = await self._instance.namesrv.request(code, ext=ext)
-        return self._expect_success(response, ";".join(self._instance.namesrv.addresses), topic)
+        addresses = ";".join(self._instance.namesrv.addresses)
+        if topic and response.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicNotFound(topic, addresses)
+        return self._expect_success(response, addresses, topic)
 
     @staticmethod
     def _expect_success(response: Command, address: str, topic: str = "") -> Command:

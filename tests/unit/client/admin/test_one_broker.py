@@ -58,7 +58,9 @@ async def test_a_counter_that_a_broker_does_not_have_is_none(mq, admin, address)
 
 
 async def test_an_unknown_topic_and_a_broker_that_is_away_are_errors(admin, address):
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(
+        TopicNotFound, match=f"^topic 'nosuch' does not exist at broker {address}: create it first .* a slave copies new topics"
+    ):
         await admin.topic_stats_on(address, "nosuch")
     with hold() as held, pytest.raises(ConnectFailed):
         await admin.topic_configs_on(address_of(held))
