@@ -52,12 +52,12 @@ PYTEST = $(BIN)/python -m pytest $(ORDER)
 
 # The suite on four workers, as tests wait for processes and disks, then the tests that share one JVM. Which tests are long, and why: docs/internals/testing.md.
 test: $(STAMP)
-	$(PYTEST) -n 4 --dist loadgroup
+	$(PYTEST) -n 4 --dist worksteal
 	$(PYTEST) -m "spark and not long" tests/spark tests/spark_faults
 
 # Sessions with JVMs of their own, a cluster, kill after kill; and more of what `make test` has one of.
 test-long: $(STAMP)
-	$(PYTEST) -n 2 --dist loadgroup -m "long and not spark and not interop"
+	$(PYTEST) -n 2 --dist worksteal -m "long and not spark and not interop"
 	$(PYTEST) -m "spark and long" tests/spark tests/spark_faults
 
 # The Spark suite on other versions of Spark, each in an environment of its own (`make spark-versions SPARK_VERSIONS=4.0`). PySpark before 4.2 leaves
@@ -115,7 +115,7 @@ dist: $(VENV)/.installed-release
 	$(BIN)/python -m deploy.dist
 
 interop: $(STAMP)
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "interop and not long" --timeout=600 --durations=20 tests/interop
+	$(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder -m "interop and not long" --timeout=600 --durations=20 tests/interop
 
 interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop

@@ -19,7 +19,7 @@ from pathlib import Path
 
 # What the suite starts: the same two commands as `make test`.
 PARTS = {
-    "unit": ["-n", "4", "--dist", "loadgroup"],
+    "unit": ["-n", "4", "--dist", "worksteal"],
     "spark": ["-m", "spark and not long", "tests/spark", "tests/spark_faults"],
 }
 # No run takes longer, whatever goes wrong in it.

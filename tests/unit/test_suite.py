@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-# One worker reads the files once for all tests of this module.
-pytestmark = pytest.mark.xdist_group("suite")
 FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__))
 
 # Who may sleep, and why. `asyncio.sleep(0)`, a turn of the loop, is not sleeping.
