@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__))
 
