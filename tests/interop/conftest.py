@@ -16,6 +16,8 @@ from tests.interop.secured import Secured, our_secured_servers, secured_apache_s
 from tests.interop.sides import DELAY_LEVELS, Side
 from xdist.scheduler import LoadScopeScheduling
 
+from sprocketmq import AdminClient
+
 # One worker runs all that starts Spark: it gives a Python process 10 s to start, and two Sparks beside brokers keep two cores busy for longer.
 SPARK = ("test_reading_from_slaves.py", "test_security_spark.py", "test_spark_rebuild.py", "test_spark_sink.py", "test_spark_source.py")
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
@@ -64,6 +66,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         apache.require()
     except apache.ApacheUnavailable as missing:
         pytest.exit(f"the interop suite did NOT run: {missing}", returncode=1 if os.environ.get("CI") else 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Give administrators' requests a minute: Apache's broker answers when a new topic is on a disk that other programs may keep busy."""
+    defaults = AdminClient.__init__.__kwdefaults__
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(defaults, "timeout_s", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,20 @@ from sprocketmq.proxy.users import Users
 pytestmark = [pytest.mark.interop]
 
 
-async def java5(program: str, *arguments: str, home: Path) -> list[list[str]]:
-    """Run a program of Apache's Java client of version 5; return the words of the lines it prints."""
+@contextlib.asynccontextmanager
+async def java5(program: str, *arguments: str, home: Path) -> AsyncIterator[apache.JavaProcess]:
+    """Run a program of Apache's Java client of version 5."""
     library = await asyncio.to_thread(proxies.java5_jars)
     # A source file instead of a class: the launcher compiles it.
     client = apache.JavaProcess(str(proxies.JAVA5 / program), *arguments, home=home / "java5", flags=apache.SMALL, library=library)
     try:
-        assert await asyncio.to_thread(client.process.wait, 240) == 0, client.tail()
+        yield client
     finally:
         client.kill()
+
+
+def printed(client: apache.JavaProcess) -> list[list[str]]:
+    """Return the words of the lines that a program has printed."""
     return [line.split() for line in client.log.read_text().splitlines()]
 
 
@@ -35,8 +42,10 @@ async def java5(program: str, *arguments: str, home: Path) -> list[list[str]]:
 async def test_apaches_java_client_of_version_5(side: Side, home: Path, plain: bool) -> None:
     topic = await topic_of(side)
     groups = [await group_at_start(side, topic) for _ in range(2)]
-    async with endpoint_of(side, Users({})) as endpoint:
-        lines = await java5("Modern.java", endpoint, topic, *groups, *(["plain"] if plain else []), home=home)
+    mode = ["plain"] if plain else []
+    async with endpoint_of(side, Users({})) as endpoint, java5("Modern.java", endpoint, topic, *groups, *mode, home=home) as client:
+        assert await asyncio.to_thread(client.process.wait, 240) == 0, client.tail()
+    lines = printed(client)
     assert len({words[1] for words in lines if words[0] == "sent"}) == 4
     assert sorted(words[1:] for words in lines if words[0] == "received") == [[f"m{n}", "t", f"k{n}", "1"] for n in range(4)]
     handled = sorted(words[1:] for words in lines if words[0] == "handled")
@@ -52,9 +61,11 @@ async def test_apaches_java_client_of_version_5_with_every_type_of_message(trans
         await admin.create_group(dead, max_reconsume_times=1)
     async with endpoint_of(side, Users({})) as endpoint:
         pairs = [name for pair in zip(topics, groups, strict=True) for name in pair]
-        lines = await java5("Kinds.java", endpoint, *pairs, home=home)
-        (letter,) = await dead_letters(side.namesrv, dead, 1)
+        async with java5("Kinds.java", endpoint, *pairs, home=home) as client:
+            await asyncio.to_thread(client.wait_for, "failed bad 2", 240)
+            (letter,) = await dead_letters(side.namesrv, dead, 1)
     assert letter["body"] == b"bad"
+    lines = printed(client)
 
     def said(word: str) -> list[list[str]]:
         return [words[1:] for words in lines if words[0] == word]

@@ -18,7 +18,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 /**
  * The types of messages with Apache's Java client of version 5: ENDPOINT and pairs of TOPIC GROUP for FIFO, delay, transaction and dead
  * letters. Prints one line for each message: `fifo MESSAGE_GROUP BODY ATTEMPT`, `delayed BODY MS_SINCE_SENT`, `asked BODY`, `ended BODY`,
- * `failed BODY ATTEMPT`.
+ * `failed BODY ATTEMPT`. Runs until it is killed: the client gives a dead letter away after its listener has returned.
  */
 public final class Kinds {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -30,7 +30,6 @@ public final class Kinds {
         delayed(arguments[3], arguments[4]);
         transactions(arguments[5], arguments[6]);
         deadLetters(arguments[7], arguments[8]);
-        System.exit(0);
     }
 
     /** Two message groups; the listener fails once for x2. */
@@ -83,7 +82,7 @@ public final class Kinds {
         try (Producer producer = producer(topic)) {
             producer.send(message(topic, "bad").build());
         }
-        listen(topic, group, 2, message -> {
+        consumer(topic, group, message -> {
             System.out.println("failed " + text(message) + " " + message.getDeliveryAttempt());
             return ConsumeResult.FAILURE;
         });
@@ -108,18 +107,21 @@ public final class Kinds {
     /** Handles so many deliveries with a push consumer. */
     private static void listen(String topic, String group, int count, Handler handler) throws Exception {
         CountDownLatch handled = new CountDownLatch(count);
-        PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group)
-                .setSubscriptionExpressions(Map.of(topic, FilterExpression.SUB_ALL))
-                .setMessageListener(message -> {
-                    try {
-                        return handler.handle(message);
-                    } finally {
-                        handled.countDown();
-                    }
-                }).build();
+        PushConsumer consumer = consumer(topic, group, message -> {
+            try {
+                return handler.handle(message);
+            } finally {
+                handled.countDown();
+            }
+        });
         try (consumer) {
             handled.await(90, TimeUnit.SECONDS);
         }
+    }
+
+    private static PushConsumer consumer(String topic, String group, Handler handler) throws Exception {
+        return PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(group)
+                .setSubscriptionExpressions(Map.of(topic, FilterExpression.SUB_ALL)).setMessageListener(handler::handle).build();
     }
 
     /** Receives and acknowledges so many messages with a simple consumer. */
