@@ -125,7 +125,7 @@ def started(stack: ExitStack, directory: Path) -> dict[str, Endpoint]:
     broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, resting={}))
     asyncio.run(prepare(namesrv.address, broker.cluster))
     theirs = stack.enter_context(
-        proxies.ApacheProxy(directory / "apaches-proxy", namesrv.address, broker.cluster, flags=apache.MEASURED_BROKER, resting={})
+        proxies.ApacheProxy(directory / "apaches-proxy", namesrv.address, broker.cluster, flags=apache.MEASURED_BROKER)
     )
     endpoints["apache"] = connected(stack, directory / "c3", theirs.address, [broker.process.pid, theirs.process.pid])
     return endpoints
