@@ -5,6 +5,7 @@
 
 import argparse
 import difflib
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -90,14 +91,4 @@ def _value(action: argparse.Action, variable: str, text: str) -> Any:
 
 
 def _toml(value: object) -> str:
-    match value:
-        case None:
-            return '""'
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case list():
-            return f"[{', '.join(map(_toml, value))}]"
-        case _:
-            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps("" if value is None else value, ensure_ascii=False, default=str)  # the same in TOML for such values
