@@ -18,7 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from sprocketmq import AdminClient
 
-# One worker runs all that starts Spark: it gives a Python process 10 s to start, and two Sparks beside brokers keep two cores busy for longer.
+# One worker runs all that starts Spark: it gives a Python process 10 s to start, and two Sparks beside brokers keep two cores busy for
+# longer.
 SPARK = ("test_reading_from_slaves.py", "test_security_spark.py", "test_spark_rebuild.py", "test_spark_sink.py", "test_spark_source.py")
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
 SLOWEST = (
