@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from sprocketmq.cli.bench_load import WAYS, Figures, Load, Way
-from sprocketmq.cli.output import print_table
+from sprocketmq.cli.output import live_display, print_table
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -26,10 +26,7 @@ class Board:
 
     def __enter__(self) -> Self:
         if not self._as_json and sys.stdout.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(self._table(None), console=Console(), auto_refresh=False)
+            self._live = live_display(self._table(None))
             self._live.start()
         return self
 

@@ -3,7 +3,10 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 # Replaces rich's own limit, the width of the terminal.
 MAX_TABLE_WIDTH = 10_000
@@ -33,6 +36,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     wide = console.options.update(max_width=MAX_TABLE_WIDTH)
     console.width = max(console.width, console.measure(table, options=wide).maximum)
     console.print(table, markup=False)
+
+
+def live_display(drawn: Any = None, *, screen: bool = False) -> "Live":
+    """Return what draws on the terminal again and again; ``screen`` leaves what stands there alone."""
+    from rich.console import Console
+    from rich.live import Live
+
+    # With a console of its own: the one that rich shares may have been made for another standard output.
+    return Live(drawn, console=Console(), auto_refresh=False, screen=screen)
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from sprocketmq.cli.live_rates import BrokerRow, GroupRow, QueueRow, Rates, TopicRow
-from sprocketmq.cli.output import clean, print_json, print_table
+from sprocketmq.cli.output import clean, live_display, print_json, print_table
 from sprocketmq.cli.target import Target
 from sprocketmq.cli.topic import users_topics
 from sprocketmq.client.admin import AdminClient, BrokerState
@@ -221,10 +221,7 @@ async def _run(target: Target, interval_s: float, rows: int, *, once: bool, as_j
 
 async def _follow(sampler: Sampler, interval_s: float, rows: int) -> None:
     """Redraw after each sample, until interrupted."""
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(_drawn(sampler.picture, rows), console=Console(), auto_refresh=False, screen=True) as live:
+    with live_display(_drawn(sampler.picture, rows), screen=True) as live:
         while True:
             await asyncio.sleep(interval_s)
             await sampler.sample()

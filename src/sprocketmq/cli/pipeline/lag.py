@@ -55,11 +55,14 @@ def look_again_and_again(
     When a broker or nameserver does not answer, the error is printed and the next attempt follows; permanent errors are raised.
     """
     from sprocketmq.cli.errors import fail
+    from sprocketmq.cli.output import live_display
     from sprocketmq.errors import RetriableError
 
-    live = _live() if sys.stdout.isatty() and not as_json else None
+    live = live_display() if sys.stdout.isatty() and not as_json else None
     before = None
     done = 0
+    if live is not None:
+        live.start()
     try:
         while True:
             try:
@@ -134,15 +137,6 @@ def _cells(now: "Lag") -> list[tuple[str, ...]]:
         )
         for one in now.queues
     ]
-
-
-def _live() -> Any:
-    from rich.console import Console
-    from rich.live import Live
-
-    live = Live(console=Console(), auto_refresh=False)  # rich's global console may have been made before stdout became a terminal
-    live.start()
-    return live
 
 
 def _rendered(now: "Lag", before: "Lag | None") -> Any:
