@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -51,8 +51,12 @@ ORDER ?= $(if $(SEED),--randomly-seed=$(SEED))
 PYTEST = $(BIN)/python -m pytest $(ORDER)
 
 # The suite on four workers, as tests wait for processes and disks, then the tests that share one JVM. Which tests are long, and why: docs/internals/testing.md.
-test: $(STAMP)
+test: unit spark
+
+unit: $(STAMP)
 	$(PYTEST) -n 4 --dist worksteal
+
+spark: $(STAMP)
 	$(PYTEST) -m "spark and not long" tests/spark tests/spark_faults
 
 # Sessions with JVMs of their own, a cluster, kill after kill; and more of what `make test` has one of.
@@ -114,8 +118,15 @@ docs: $(VENV)/.installed-docs
 dist: $(VENV)/.installed-release
 	$(BIN)/python -m deploy.dist
 
-interop: $(STAMP)
-	$(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder -m "interop and not long" --timeout=600 --durations=20 tests/interop
+# First the tests without Spark on three workers, then those with it: Spark gives a Python process 10 s to connect, which ten other JVMs can take.
+interop: interop-brokers interop-spark
+
+INTEROP = --timeout=600 --durations=20 tests/interop
+interop-brokers: $(STAMP)
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "interop and not spark and not long" $(INTEROP)
+
+interop-spark: $(STAMP)
+	$(PYTEST) -m "interop and spark and not long" $(INTEROP)
 
 interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop

@@ -14,16 +14,12 @@ from tests.interop import apache
 from tests.interop.ours import OurProcess, namesrv_and_broker
 from tests.interop.secured import Secured, our_secured_servers, secured_apache_servers, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
-from xdist.scheduler import LoadScopeScheduling
 
 from sprocketmq import AdminClient
 
-# One worker runs all that starts Spark: it gives a Python process 10 s to start, and two Sparks beside brokers keep two cores busy for
-# longer.
-SPARK = ("test_reading_from_slaves.py", "test_security_spark.py", "test_spark_rebuild.py", "test_spark_sink.py", "test_spark_source.py")
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
 SLOWEST = (
-    *SPARK,
+    "test_reading_from_slaves.py",
     "test_replication.py",
     "test_grpc.py",
     "test_grpc_java_and_node.py",
@@ -36,19 +32,6 @@ SLOWEST = (
     "test_omb.py",
     "test_stores_delayed.py",
 )
-
-
-class _Files(LoadScopeScheduling):
-    """Gives whole files to a worker, those of SPARK to the same one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if Path(file).name in SPARK else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Say which tests stay together on a worker; a group's mark does so no longer with pytest 9.2 and pytest-xdist 3.8."""
-    return _Files(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,6 +12,7 @@ from tests.interop.secured import Secured
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.spark,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]

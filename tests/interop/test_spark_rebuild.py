@@ -22,7 +22,7 @@ from tests.interop.test_stores import (
 
 from sprocketmq.storage.inspect.verification import verify
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

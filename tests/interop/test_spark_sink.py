@@ -16,6 +16,7 @@ from sprocketmq import AdminClient
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.spark,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]

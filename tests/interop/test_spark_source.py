@@ -15,6 +15,7 @@ from sprocketmq import AdminClient, Message, Producer
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.spark,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]

@@ -46,6 +46,7 @@ def bodies(frame):
     return sorted(bytes(row.body) for row in frame.select("body").collect())
 
 
+@pytest.mark.oldest
 def test_a_topic_lands_once_and_any_reader_of_parquet_sees_it(spark, cluster, topic, send, tmp_path):
     sent = send(3000)
     seen = []
@@ -142,6 +143,7 @@ def test_an_empty_table_reads_as_no_rows(spark, cluster, topic, tmp_path):
     assert frame.columns[:2] == ["topic", "brokerName"]
 
 
+@pytest.mark.oldest
 def test_spark_s_writer_lands_once_too(spark, cluster, topic, send, tmp_path):
     sent = send(300)
     arguments = {"nameserver": cluster.namesrv, "writer": "spark", "partition_by": ["date"], "batch_messages": 200}
@@ -161,6 +163,7 @@ def test_a_format_the_session_lacks_is_refused_before_anything_is_read(spark, to
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.oldest
 def test_what_goes_wrong_in_a_task_arrives_as_a_sentence(spark, cluster, topic, send, tmp_path, monkeypatch):
     from sprocketmq.spark.jobs.land.table_writer import TableWriter
 

@@ -57,6 +57,7 @@ def orders(spark, rows, width=0):
 # --- batch ---
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("attributes", [{}, {"queue.type": "BatchCQ"}], ids=["plain", "batch queues"])
 def test_what_is_written_is_read_back(spark, cluster, attributes):
     topic = new_topic(cluster, **attributes)
@@ -131,6 +132,7 @@ def refusal(work):
     return explain(raised.value)
 
 
+@pytest.mark.oldest
 def test_what_the_sink_cannot_take_is_said_before_a_job_starts(spark, cluster, topic):
     frame = spark.range(1)
     status = spark.sparkContext.statusTracker()
@@ -148,6 +150,7 @@ def test_what_the_sink_cannot_take_is_said_before_a_job_starts(spark, cluster, t
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
 
 
+@pytest.mark.oldest
 def test_a_row_that_is_no_message_is_named_in_the_driver(spark, cluster, topic):
     frame = spark.createDataFrame([(b"x",), (None,)], "body binary").coalesce(1)
     assert "row 1 of partition 0 cannot be written to RocketMQ: its body is null" in refusal(lambda: write(frame, cluster, topic))
@@ -198,6 +201,7 @@ def keys_of(rows):
     return sorted(f"key{i}" for i in range(rows))
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("keyed", [True, False], ids=["ids of keys", "ids of rows"])
 def test_a_stream_into_a_topic(spark, cluster, topic, tmp_path, keyed):
     write(orders(spark, 500), cluster, topic)

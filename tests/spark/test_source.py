@@ -81,6 +81,7 @@ def test_tasks_read_the_queues_of_all_brokers(spark):
     assert {name for name, _, _ in sent} == {"broker-a", "broker-b", "broker-c"}
 
 
+@pytest.mark.oldest
 def test_a_batch_read_returns_every_message_with_its_fields(spark, cluster, topic, producer):
     sent = send(producer, topic, range(1000))
     packed = producer.send(Message(topic, b"z" * 10_000, "packed"))
@@ -110,6 +111,7 @@ def test_an_empty_topic_is_an_empty_frame(spark, cluster, topic):
     assert frame.collect() == []
 
 
+@pytest.mark.oldest
 def test_a_range_of_offsets_is_read_exactly_in_any_number_of_tasks(spark, cluster, topic, producer):
     sent = send(producer, topic, range(30_000))
     start = {queue: 100 * queue for queue in range(4)}
@@ -161,6 +163,7 @@ def test_the_brokers_leave_out_what_a_filter_does_not_want(spark, cluster, topic
     assert options(spark.read, cluster, topic, filterExpression="nothing").load().collect() == []
 
 
+@pytest.mark.oldest
 def test_every_query_of_a_frame_reads_the_same_messages(spark, cluster, topic, producer):
     send(producer, topic, range(40))
     frame = options(spark.read, cluster, topic).load()
@@ -200,6 +203,7 @@ def test_a_misspelt_option_is_refused_by_load(spark, cluster, topic):
         options(spark.readStream, cluster, topic, startingoffset="latest").load()
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -252,6 +256,7 @@ def stream(spark, cluster, topic, tmp_path):
     return Stream(spark, cluster, topic, tmp_path)
 
 
+@pytest.mark.oldest
 def test_what_is_there_is_read_in_limited_batches_and_a_restart_goes_on_after_it(stream, producer):
     sent = send(producer, stream.topic, range(1000))
     stream.more["maxOffsetsPerTrigger"] = "400"
@@ -285,6 +290,7 @@ def test_queries_stopped_at_any_moment_lose_and_repeat_nothing(stream, producer)
     assert stream.rows() == as_rows(sent)
 
 
+@pytest.mark.oldest
 def test_a_query_that_starts_at_the_end_reads_only_what_comes(stream, producer):
     send(producer, stream.topic, range(50))
     del stream.more["startingOffsets"]
@@ -300,6 +306,7 @@ def test_a_query_that_starts_at_the_end_reads_only_what_comes(stream, producer):
         query.stop()
 
 
+@pytest.mark.oldest
 def test_queues_that_appear_join_a_query_without_loss(stream, producer, cluster):
     sent = send(producer, stream.topic, range(100))
     stream.run()
@@ -360,6 +367,7 @@ def test_the_offsets_of_what_was_read_are_committed_for_a_group(stream, producer
     assert sum(committed.values()) == 30
 
 
+@pytest.mark.oldest
 def test_the_checkpoint_of_another_topic_is_refused_by_name(stream, producer, cluster):
     send(producer, stream.topic, range(10))
     stream.run()

@@ -16,6 +16,7 @@ from sprocketmq.storage.inspect.verification import verify
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
+@pytest.mark.oldest
 def test_a_store_with_everything_in_it_is_made_anew_and_is_in_order(spark, tmp_path):
     root = tmp_path / "store"
     filled(root, 300, max_index_entries=600, max_hash_slots=150)
@@ -32,6 +33,7 @@ def test_a_store_with_everything_in_it_is_made_anew_and_is_in_order(spark, tmp_p
     assert audit(spark, root, split_bytes=20_000).findings == ()
 
 
+@pytest.mark.oldest
 def test_findings_and_queues_come_as_tables(spark, tmp_path):
     writer = filled(tmp_path / "store")
     physical = writer.places["orders", 1, 30]
@@ -48,6 +50,7 @@ def test_findings_and_queues_come_as_tables(spark, tmp_path):
     assert (empty.count(), empty.columns) == (0, table.columns)
 
 
+@pytest.mark.oldest
 def test_what_a_task_cannot_do_comes_as_one_of_our_errors(spark, tmp_path):
     root = unpack("plain", tmp_path)
     before = files(root)

@@ -45,6 +45,7 @@ def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
         assert as_arrow(frame.schema).equals(store_arrow_schema(options))
 
 
+@pytest.mark.oldest
 def test_a_store_of_apaches_broker_is_a_table_in_any_number_of_tasks(spark, recorded):
     listing = json.loads((FIXTURES / "plain.expected.json").read_text())
     bodies = {
@@ -89,6 +90,7 @@ def test_several_stores_are_named_by_list_or_pattern_and_told_apart_by_file(spar
     assert stores(spark).load(pattern).count() == stores(spark).load(recorded["plain"]).count()
 
 
+@pytest.mark.oldest
 def test_a_store_in_use_is_read_beside_its_broker(spark, tmp_path):
     with LocalCluster(store=tmp_path / "mq") as running:
         running.create_topic("orders", queues=4)
@@ -109,6 +111,7 @@ def test_a_store_in_use_is_read_beside_its_broker(spark, tmp_path):
     assert sorted(int(row.body) for row in rows) == list(range(3000))
 
 
+@pytest.mark.oldest
 def test_damage_fails_the_query_or_is_a_row(spark, recorded, tmp_path):
     root = shutil.copytree(recorded["plain"], tmp_path / "store")
     whole = stores(spark).load(str(root)).count()
@@ -127,6 +130,7 @@ def test_damage_fails_the_query_or_is_a_row(spark, recorded, tmp_path):
     assert frame.where("corrupt IS NULL").count() == whole - 1
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize(
     ("options", "path", "words"),
     [

@@ -409,6 +409,7 @@ async def running_scene(home: Path, copies: str | None = None) -> AsyncIterator[
         await server.stop()
 
 
+@pytest.mark.oldest
 async def test_one_kill_of_each_kind_loses_and_repeats_no_row(tmp_path: Path) -> None:
     """The short one of ``make test``; ``make test-long`` has more of them, at more moments."""
     rng = random.Random(f"{SEED} one of each")
