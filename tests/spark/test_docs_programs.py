@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.documented import ADDRESS, OWN_TESTS, PAGES, pattern, plain, sessions
-from tests.unit.spark.store_jobs import unpack
+from tests.recorded_stores import unpack
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main

@@ -4,7 +4,8 @@ import errno
 import os
 
 import pytest
-from tests.unit.spark.store_jobs import Writer, files, filled, index_files, queue_files, unpack
+from tests.recorded_stores import unpack
+from tests.unit.spark.store_jobs import Writer, files, filled, index_files, queue_files
 
 from sprocketmq.errors import StoreLocked, StoreNotWritable
 from sprocketmq.spark.jobs.audit import audit

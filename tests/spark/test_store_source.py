@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq import Message, sync
 from sprocketmq.arrow.schema import DEFAULT_COLUMNS
@@ -23,13 +23,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures" / "stores"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    def unpack(name):
-        to = tmp_path_factory.mktemp(name)
-        with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-            archive.extractall(to, filter="data")
-        return str(to / "store")
-
-    return {name: unpack(name) for name in ("plain", "batchcq")}
+    return {name: str(unpack(name, tmp_path_factory.mktemp(name))) for name in ("plain", "batchcq")}
 
 
 def stores(spark, **options):

@@ -1,18 +1,14 @@
 """Store files read as Arrow batches without Spark and without a broker."""
 
-import tarfile
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq import Message, arrow, sync
 from sprocketmq.arrow.schema import arrow_schema
 from sprocketmq.arrow.store.tables import TABLES
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, StoreDamaged
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +27,7 @@ def test_a_store_is_read_in_the_order_of_its_log(store):
 
 
 def test_a_store_of_apaches_broker_is_read(tmp_path):
-    with tarfile.open(FIXTURES / "batchcq.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    table = arrow.read_store(tmp_path / "store", columns=["topic", "body", "batchNum"]).to_table()
+    table = arrow.read_store(unpack("batchcq", tmp_path), columns=["topic", "body", "batchNum"]).to_table()
     assert table.num_rows > 0
     assert max(number or 0 for number in table["batchNum"].to_pylist()) > 1
 

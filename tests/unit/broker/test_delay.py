@@ -1,10 +1,9 @@
 """Delayed messages: parked under their level, delivered at their time, once, whatever happens to the broker meanwhile."""
 
 import json
-import tarfile
-from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.broker.forward_clock import ForwardClock
 from sprocketmq.errors import ConfigError, StoreWriteFailed
@@ -410,8 +409,7 @@ async def test_positions_of_apaches_broker_are_taken_and_those_of_ours_are_what_
 
 async def test_our_broker_delivers_what_apaches_left_parked(start_broker, connect, clock, tmp_path):
     """Two messages of level 18 wait in the recorded store; the positions say that all others were delivered."""
-    with tarfile.open(Path(__file__).parents[2] / "fixtures/stores/delay-retry.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("delay-retry", tmp_path)
     clock.jump_wall(1_795_230_140 - clock.time_ms() / 1000)
     sizes = {"commitlog_segment_bytes": 65536, "consumequeue_segment_bytes": 1000, "batchqueue_segment_bytes": 460}
     broker = await start_broker(store={**sizes, "max_hash_slots": 64, "max_index_entries": 256})

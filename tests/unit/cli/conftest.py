@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.cli.app import main
 from sprocketmq.embedded import LocalCluster
-
-STORES = Path(__file__).parents[2] / "fixtures" / "stores"
 
 
 @dataclass
@@ -127,9 +124,7 @@ def serving():
 @pytest.fixture
 def store(tmp_path):
     """A store of Apache's broker, stopped in order."""
-    with tarfile.open(STORES / "plain.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "store"
+    return unpack("plain", tmp_path)
 
 
 @pytest.fixture

@@ -11,18 +11,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 from grpc_tools import protoc
 from tests.documented import ADDRESS, BLOCKS, LEFT_OUT, OWN_TESTS, PAGES, ROOT, pattern, plain, sessions
+from tests.recorded_stores import unpack
 
 COMMAND = re.compile(r"(\$ )?(sprocketmq|mqadmin|pip|python|make) ")
 SERVERS = ("sprocketmq serve", "sprocketmq broker", "sprocketmq dashboard")
 GRPC = "127.0.0.1:8081"
 TRACED = "7F000001A3C5F1E2D3C400AB12CD0001"
-STORE = ROOT / "tests/fixtures/stores/plain.tar.gz"
 RUNNABLE = {name: found for name, page in PAGES.items() if (found := [block for block in page if block.runs == "broker"])}
 
 # What a reader does with a program that only defines something.
@@ -31,6 +30,7 @@ CALLS = {
 import warnings
 warnings.simplefilter("ignore")  # the test client of Starlette asks for a newer httpx
 from fastapi.testclient import TestClient
+from tests.recorded_stores import unpack
 with TestClient(app) as client:
     booked = client.post("/bookings", params={"seat": "12A"})
 assert (booked.status_code, booked.json()["status"]) == (201, "SEND_OK"), booked.text
@@ -110,9 +110,7 @@ class Reader:
             case "a store with messages" | "the broker stopped":
                 self.stop()
                 shutil.rmtree(self.home / "mq", ignore_errors=True)
-                with tarfile.open(STORE) as archive:
-                    archive.extractall(self.home, filter="data")
-                (self.home / "store").rename(self.home / "mq")
+                unpack("plain", self.home).rename(self.home / "mq")
             case "a damaged store to print this":
                 self.prepare("a store with messages")
                 with (self.home / "mq/commitlog" / ("0" * 20)).open("r+b") as log:

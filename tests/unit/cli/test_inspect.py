@@ -3,25 +3,19 @@
 import base64
 import json
 import shutil
-import tarfile
-from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 from tests.records import stored
 
 from sprocketmq.cli.app import main
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     found = {}
     for name in ("plain", "batchcq", "crash-lag"):
-        to = tmp_path_factory.mktemp(name)
-        with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-            archive.extractall(to, filter="data")
-        found[name] = to / "store"
+        found[name] = unpack(name, tmp_path_factory.mktemp(name))
     return found
 
 

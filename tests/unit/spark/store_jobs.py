@@ -1,15 +1,12 @@
 """What tests of jobs on stores share: stores to work on, and tasks that run in this process instead of in Spark's workers."""
 
 import pickle
-import tarfile
-from pathlib import Path
 
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.protocol.records import pack_host
 from sprocketmq.storage import fs
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 HOST = pack_host("127.0.0.1", 40001)
 # Several files of each kind for some hundred messages.
 SMALL_FILES = {
@@ -20,13 +17,6 @@ SMALL_FILES = {
     "max_index_entries": 200,
     "preallocate": False,
 }
-
-
-def unpack(name, to):
-    """Unpack a store that Apache's broker wrote."""
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 def files(root, *names):

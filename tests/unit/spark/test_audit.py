@@ -10,7 +10,8 @@ from struct import pack_into, unpack_from
 
 import pytest
 from tests.interop import stores
-from tests.unit.spark.store_jobs import Writer, files, filled, queue_files, run_here, unpack, without_spark, without_syncing
+from tests.recorded_stores import unpack
+from tests.unit.spark.store_jobs import Writer, files, filled, queue_files, run_here, without_spark, without_syncing
 
 from sprocketmq.cli import pipeline
 from sprocketmq.cli.app import main

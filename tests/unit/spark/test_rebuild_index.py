@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop import stores
+from tests.recorded_stores import unpack
 from tests.unit.spark.store_jobs import (
     SMALL_FILES,
     Writer,
@@ -19,7 +20,6 @@ from tests.unit.spark.store_jobs import (
     index_files,
     queue_files,
     run_here,
-    unpack,
     without_spark,
     without_syncing,
 )

@@ -9,13 +9,13 @@ import random
 import shutil
 import subprocess
 import sys
-import tarfile
 from itertools import pairwise
 from pathlib import Path
 from struct import pack_into, unpack_from
 
 import pyarrow as pa
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.arrow.schema import COLUMNS
 from sprocketmq.arrow.store.pieces import DamagePiece, IndexPiece, LogPiece, UnitPiece, pack
@@ -45,10 +45,7 @@ def recorded(tmp_path_factory):
     """Return the directory of each store that Apache's broker wrote."""
     found = {}
     for name in NAMES:
-        to = tmp_path_factory.mktemp(name)
-        with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-            archive.extractall(to, filter="data")
-        found[name] = to / "store"
+        found[name] = unpack(name, tmp_path_factory.mktemp(name))
     return found
 
 

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import tags_code
@@ -17,12 +17,6 @@ from sprocketmq.storage.store import MessageStore, StoreConfig
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 CLEAN = {"plain", "propcrc", "compressed", "delay-retry", "batchcq"}
-
-
-def unpack(name: str, to: Path) -> Path:
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 def expected(name: str) -> dict[str, Any]:

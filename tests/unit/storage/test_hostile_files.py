@@ -12,11 +12,10 @@ import shutil
 import struct
 import subprocess
 import sys
-import tarfile
 import tracemalloc
-from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 from tests.records import stored
 
 from sprocketmq.errors import SprocketError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
@@ -40,7 +39,6 @@ from sprocketmq.storage.log import recovery
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 SEGMENT = "commitlog/00000000000000000000"
 EXTREMES = {
     2: [0, -1, 1, 0x7FFF, -0x8000],
@@ -48,12 +46,6 @@ EXTREMES = {
     8: [0, -1, 1, (1 << 63) - 1, -(1 << 63), 1 << 40],
 }
 HOST = pack_host("192.0.2.7", 40001)
-
-
-def unpack(name, to):
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import random
 import shutil
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.records import pack_host
@@ -18,7 +18,6 @@ from sprocketmq.storage.log.recovery import RecoveryReport
 from sprocketmq.storage.snapshot import Snapshot
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "batchcq", "delay-retry", "compressed", "crash", "crash-lag", "propcrc"]
 BORN_HOST = pack_host("192.0.2.7", 40001)
 INDEX = {"max_hash_slots": 64, "max_index_entries": 256}
@@ -85,9 +84,7 @@ def drop_derived(root: Path) -> None:
 @pytest.mark.parametrize("derived", [True, False], ids=["with-derived", "without-derived"])
 @pytest.mark.parametrize("name", NAMES)
 def test_stores_of_apache(name: str, derived: bool, tmp_path: Path) -> None:
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    root = tmp_path / "store"
+    root = unpack(name, tmp_path)
     if not derived:
         drop_derived(root)
     report = same_both_ways(root, commitlog_segment_bytes=65536, consumequeue_segment_bytes=1000, batchqueue_segment_bytes=460)

@@ -2,12 +2,12 @@
 
 import errno
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
 from sprocketmq.storage.bulk.rebuild import DERIVED, WORK_DIRECTORY, rebuild
@@ -15,15 +15,8 @@ from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 CLEAN = ["plain", "propcrc", "compressed", "delay-retry", "batchcq"]
 MakeBench = Callable[..., Any]  # of conftest.Bench
-
-
-def unpack(name: str, to: Path) -> Path:
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 def files(root: Path, *names: str) -> dict[str, bytes]:

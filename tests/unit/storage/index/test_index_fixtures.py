@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.storage.fs import REAL_FS
@@ -27,9 +27,7 @@ class Fixture:
     """One of Apache's stores, its records, and an index in a given directory."""
 
     def __init__(self, name: str, to: Path) -> None:
-        with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-            archive.extractall(to, filter="data")
-        self.root = to / "store"
+        self.root = unpack(name, to)
         self.listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
         self.log = CommitLog(REAL_FS, str(self.root / "commitlog"), 65536, preallocate=False)
         self.log.load()
@@ -159,8 +157,6 @@ def test_tags_and_unique_keys_are_found(open_fixture: Callable[[str], Fixture], 
 def test_a_copy_beside_another_log_is_rejected(open_fixture: Callable[[str], Fixture], tmp_path: Path) -> None:
     fixture = open_fixture("plain")
     shutil.rmtree(fixture.root / "index")
-    with tarfile.open(FIXTURES / "delay-retry.tar.gz") as archive:
-        archive.extractall(tmp_path / "other", filter="data")
-    shutil.copytree(tmp_path / "other" / "store" / "index", fixture.root / "index")
+    shutil.copytree(unpack("delay-retry", tmp_path / "other") / "index", fixture.root / "index")
     assert fixture.index.load(log_min=0, log_end=fixture.end, state=None, keys_at=fixture.keys_at) == 0
     assert fixture.index_files() == []

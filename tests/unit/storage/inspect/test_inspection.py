@@ -4,10 +4,10 @@ import json
 import os
 import shutil
 import struct
-import tarfile
 from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
@@ -25,12 +25,6 @@ from sprocketmq.storage.inspect.store_file import identify, items_of
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
-
-
-def unpack(name, to):
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 @pytest.fixture(scope="module")

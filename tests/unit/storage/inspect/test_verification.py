@@ -5,11 +5,11 @@ import json
 import os
 import shutil
 import struct
-import tarfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.layout import BATCH_UNIT
@@ -28,12 +28,6 @@ BATCH_QUEUE = "batchconsumequeue/BcqAuto/0/00000000000000000000"
 INDEX = "index/20261121025211689"
 SLOTS_AT = 40
 ENTRIES_AT = 40 + 4 * 64
-
-
-def unpack(name, to):
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
-    return to / "store"
 
 
 @pytest.fixture

@@ -1,15 +1,14 @@
 """A replica that gets the log of a store of Apache's broker makes that broker's queue files and index files, byte for byte."""
 
 import random
-import tarfile
 from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq.storage.config import ConfigFile
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 SIZES = {
     "commitlog_segment_bytes": 65536,
     "consumequeue_segment_bytes": 1000,
@@ -30,9 +29,7 @@ def index_files(root: Path) -> list[bytes]:
 @pytest.mark.parametrize("piece_bytes", [777, 32768])
 @pytest.mark.parametrize("name", ["plain", "propcrc", "compressed", "delay-retry", "batchcq"])
 def test_queues_and_index_are_apaches(name: str, piece_bytes: int, tmp_path: Path) -> None:
-    with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    root = tmp_path / "store"
+    root = unpack(name, tmp_path)
     queues, index = queue_files(root), index_files(root)
     master = MessageStore(StoreConfig(root, **SIZES))
     master.open()
