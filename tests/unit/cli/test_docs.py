@@ -30,7 +30,6 @@ CALLS = {
 import warnings
 warnings.simplefilter("ignore")  # the test client of Starlette asks for a newer httpx
 from fastapi.testclient import TestClient
-from tests.recorded_stores import unpack
 with TestClient(app) as client:
     booked = client.post("/bookings", params={"seat": "12A"})
 assert (booked.status_code, booked.json()["status"]) == (201, "SEND_OK"), booked.text
