@@ -60,6 +60,7 @@ async def test_recalls_outlive_a_kill(ask, broker, clock, start_broker, connect)
     handles = {b"%d" % n: (await timed(ask, b"%d" % n, 5_000 + n * 10))["recallHandle"] for n in range(10)}
     for body in (b"2", b"5"):
         assert (await recall(ask, handles[body])).code == 0
+    await broker.files.topics.saved()
     await broker.abort()
     again = await start_broker(like=broker)
     ask = await connect(again)
