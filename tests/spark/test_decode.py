@@ -6,11 +6,11 @@ import json
 import tarfile
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from struct import pack_into, unpack_from
 
 import pyarrow as pa
 import pytest
+from tests.recorded_stores import STORES
 
 from sprocketmq.arrow.decode import decode_rows
 from sprocketmq.arrow.pulled_rows import PulledRows
@@ -22,7 +22,6 @@ from sprocketmq.protocol.layout import MAGIC_V1, MAGIC_V2
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import Record, decode_records, encode_record, pack_host
 
-STORES = Path(__file__).parent.parent / "fixtures" / "stores"
 V4 = pack_host("192.0.2.7", 40123)
 V6 = pack_host("2001:db8::5", 10911)
 

@@ -3,10 +3,9 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq import Message, sync
 from sprocketmq.arrow.schema import DEFAULT_COLUMNS
@@ -17,8 +16,6 @@ from sprocketmq.spark.store.options import parse_store_options, store_spark_sche
 from sprocketmq.spark.version_checks import spark_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "stores"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +38,7 @@ def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
 
 @pytest.mark.oldest
 def test_a_store_of_apaches_broker_is_a_table_in_any_number_of_tasks(spark, recorded):
-    listing = json.loads((FIXTURES / "plain.expected.json").read_text())
+    listing = json.loads((STORES / "plain.expected.json").read_text())
     bodies = {
         (topic, int(queue_id), message["queueOffset"]): message["bodyLength"]
         for topic, described in listing["topics"].items()

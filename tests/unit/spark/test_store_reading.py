@@ -15,7 +15,7 @@ from struct import pack_into, unpack_from
 
 import pyarrow as pa
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq.arrow.schema import COLUMNS
 from sprocketmq.arrow.store.pieces import DamagePiece, IndexPiece, LogPiece, UnitPiece, pack
@@ -34,7 +34,6 @@ from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.index.record_keys import key_hash
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "batchcq", "compressed", "delay-retry", "crash", "crash-lag", "propcrc"]
 HOST = pack_host("127.0.0.1", 10911)
 SEGMENT = 64 << 10
@@ -155,7 +154,7 @@ def positions_in(path, **options):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_message_of_a_recorded_store_is_read_as_the_java_client_listed_it(recorded, name):
-    listing = json.loads((FIXTURES / f"{name}.expected.json").read_text())
+    listing = json.loads((STORES / f"{name}.expected.json").read_text())
     rows = read(recorded[name], columns=",".join(COLUMNS), verifyCrc=True, brokerName="broker-fx")
     by_place = {}
     for row in rows:
@@ -191,7 +190,7 @@ def test_wherever_the_log_is_split_the_rows_are_the_same_in_the_same_order(recor
 
 @pytest.mark.parametrize("name", ["plain", "delay-retry", "propcrc", "crash"])
 def test_units_of_recorded_queues_are_where_the_messages_are(recorded, name):
-    listing = json.loads((FIXTURES / f"{name}.expected.json").read_text())
+    listing = json.loads((STORES / f"{name}.expected.json").read_text())
     rows = read(
         recorded[name], table="consumequeue", columns="topic,queueId,queueOffset,commitLogOffset,size,tagsCode,file", splitBytes=1024
     )
@@ -215,7 +214,7 @@ def test_units_of_recorded_queues_are_where_the_messages_are(recorded, name):
 
 
 def test_units_of_batch_queues_cover_the_messages(recorded):
-    listing = json.loads((FIXTURES / "batchcq.expected.json").read_text())
+    listing = json.loads((STORES / "batchcq.expected.json").read_text())
     rows = read(recorded["batchcq"], table="batchcq", topic="Bcq1")
     assert [(row["batchBaseOffset"], row["batchNum"]) for row in rows if row["queueId"] == 0] == [
         *((0, 2), (2, 5), (7, 1), (8, 17), (25, 3), (28, 40)),
@@ -233,7 +232,7 @@ def test_units_of_batch_queues_cover_the_messages(recorded):
 
 
 def test_index_entries_lead_from_keys_to_messages(recorded):
-    listing = json.loads((FIXTURES / "plain.expected.json").read_text())
+    listing = json.loads((STORES / "plain.expected.json").read_text())
     rows = read(recorded["plain"], table="index", splitBytes=1024)
     assert len({row["file"] for row in rows}) == 2
     by_hash = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.hashing import tags_code
@@ -14,13 +14,12 @@ from sprocketmq.protocol.records import ReceivedMessage, decode_records
 from sprocketmq.storage.config import ConfigFile, dump_pretty
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 CLEAN = {"plain", "propcrc", "compressed", "delay-retry", "batchcq"}
 
 
 def expected(name: str) -> dict[str, Any]:
-    return json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
+    return json.loads((STORES / f"{name}.expected.json").read_text(encoding="utf-8"))
 
 
 def is_batch(topic: dict[str, Any]) -> bool:

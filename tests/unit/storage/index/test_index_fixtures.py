@@ -8,7 +8,7 @@ from struct import unpack_from
 from typing import Any
 
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq.clock import ManualClock
 from sprocketmq.storage.fs import REAL_FS
@@ -18,7 +18,6 @@ from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.recovery import LogScan, Scanned
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 SLOTS, ENTRIES = 64, 256
 
@@ -28,7 +27,7 @@ class Fixture:
 
     def __init__(self, name: str, to: Path) -> None:
         self.root = unpack(name, to)
-        self.listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
+        self.listing = json.loads((STORES / f"{name}.expected.json").read_text(encoding="utf-8"))
         self.log = CommitLog(REAL_FS, str(self.root / "commitlog"), 65536, preallocate=False)
         self.log.load()
         scan = LogScan(self.log, 0, check_crc=True, resync=False)

@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import struct
-from pathlib import Path
 
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq.protocol.hashing import tags_code
 from sprocketmq.storage.file_view import WINDOW_BYTES, FileView
@@ -23,7 +22,6 @@ from sprocketmq.storage.inspect.segment_items import next_record
 from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import identify, items_of
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
 
 
@@ -57,7 +55,7 @@ def test_every_file_of_apaches_stores_is_identified_and_read_to_its_end(stores, 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_records_hold_what_apaches_own_tools_list(stores, name):
-    listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
+    listing = json.loads((STORES / f"{name}.expected.json").read_text(encoding="utf-8"))
     listed = {
         (message["commitLogOffset"], message["queueOffset"]): message
         for topic in listing["topics"].values()
@@ -298,7 +296,7 @@ def test_damaged_small_files_are_reported(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_overview_has_the_offsets_that_apaches_own_tools_list(stores, name):
     overview = overview_of(StoreDirectory(str(stores[name])))
-    listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
+    listing = json.loads((STORES / f"{name}.expected.json").read_text(encoding="utf-8"))
     queues = {(q.topic, q.queue_id): q for q in overview.queues}
     assert overview.log_end_known
     if name != "crash-lag":  # its queue files are behind the log, unlike the listing

@@ -6,10 +6,9 @@ import os
 import shutil
 import struct
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from tests.recorded_stores import unpack
+from tests.recorded_stores import STORES, unpack
 
 from sprocketmq.protocol.hashing import crc32
 from sprocketmq.protocol.layout import BATCH_UNIT
@@ -21,7 +20,6 @@ from sprocketmq.storage.inspect.log_windows import parse_window
 from sprocketmq.storage.inspect.verification import verify
 from sprocketmq.storage.snapshot import Snapshot
 
-FIXTURES = Path(__file__).parents[3] / "fixtures" / "stores"
 SEGMENT = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/PlainA/0/00000000000000000000"
 BATCH_QUEUE = "batchconsumequeue/BcqAuto/0/00000000000000000000"
@@ -74,7 +72,7 @@ def test_clean_stores_of_apaches_broker_are_in_order(name, tmp_path):
     before = tree(store)
     report = verify(str(store))
     assert (report.ok, report.findings) == (True, [])
-    listing = json.loads((FIXTURES / f"{name}.expected.json").read_text(encoding="utf-8"))
+    listing = json.loads((STORES / f"{name}.expected.json").read_text(encoding="utf-8"))
     assert report.records > 0
     assert report.queues == sum(len([q for q in topic["queues"].values() if q["messages"]]) for topic in listing["topics"].values())
     assert tree(store) == before
