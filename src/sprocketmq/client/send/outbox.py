@@ -330,7 +330,7 @@ class Outbox:
         try:
             request.count_failure(failure, retries=self._retries, now=now)
             self._instance.refresh_soon(request.topic)
-            return request.next_try(failure, now=now)
+            return request.next_try(now=now)
         except SprocketError as e:
             if isinstance(failure.error, TopicNotFound):  # the next send asks for the route again
                 self._by_topic.pop(request.topic, None)

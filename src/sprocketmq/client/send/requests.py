@@ -38,6 +38,7 @@ from sprocketmq.errors import (
     MaybeStoredError,
     NotRocketMQ,
     RequestTimeout,
+    SendTimeout,
     SprocketError,
 )
 from sprocketmq.protocol.codes import ResponseCode
@@ -48,6 +49,8 @@ from sprocketmq.protocol.message import Message, MessageQueue, Receipt
 
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
+# A timer may end this much before its time.
+OUT_OF_TIME_S = 0.001
 
 # Answers after which another broker, or the same one a moment later, is asked (docs/internals/client.md#a-send).
 RETRY_CODES = frozenset(
@@ -151,6 +154,8 @@ class SendRequest(msgspec.Struct, eq=False):
     signed_by: Credentials | None = None
     tries: int = 0
     failed_connects: int = 0
+    # Why the latest try failed that did not only run out of time.
+    error: SprocketError | None = None
     # The latest error after which the message may be stored.
     unsure: SprocketError | None = None
     # The latest answer that said stored, but not as safely as asked, and where.
@@ -185,29 +190,33 @@ class SendRequest(msgspec.Struct, eq=False):
             self.tries += 1
         if isinstance(error, ConnectionLost | RequestTimeout):
             self.unsure = error
-        if not failure.passing or self.tries > retries or self.deadline <= now:
-            self.give_up(error)
+        out_of_time = self.deadline - now < OUT_OF_TIME_S
+        if self.error is None or not (out_of_time and isinstance(error, ConnectFailed | SendTimeout)):
+            self.error = error
+        if not failure.passing or self.tries > retries or out_of_time:
+            self.give_up(self.error)
 
-    def next_try(self, failure: Failure, *, now: float) -> float:
+    def next_try(self, *, now: float) -> float:
         """Choose the queue of the next try and return the pause before it, in seconds. Raises the request's error when there is none."""
         last = self.target
         assert last is not None
+        assert self.error is not None
         publisher = last.publisher
         try:
             target = publisher.next_elsewhere(last.broker_name) if self.queue is None else publisher.pinned(self.queue)
         except InvalidMessage:
-            self.give_up(failure.error)
+            self.give_up(self.error)
         self.target = target
         all_unreachable = self.failed_connects and self.failed_connects % max(1, len(publisher.route.masters)) == 0
         if target.broker_name != last.broker_name and not all_unreachable:
             return 0.0
         pause: float = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (self.tries + self.failed_connects - 1))
         if pause >= self.deadline - now:
-            self.give_up(failure.error)
+            self.give_up(self.error)
         return pause
 
     def give_up(self, error: SprocketError) -> NoReturn:
-        """Raise the error of the request: MaybeStoredError when any try was not answered, else that of the last try."""
+        """Raise MaybeStoredError when any try was not answered, else ``error``."""
         unsure = self.unsure
         if unsure is None:
             raise error

@@ -10,7 +10,7 @@ from sprocketmq.client.send import outbox, requests
 from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.queue_choice import Publisher
 from sprocketmq.clock import ManualClock
-from sprocketmq.errors import BrokerBusy, BrokerError, ConfigError, ConnectFailed, MaybeStoredError, SendTimeout
+from sprocketmq.errors import BrokerBusy, BrokerError, ConfigError, ConnectFailed, MaybeStoredError, SendTimeout, TlsFailed
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
 
@@ -289,6 +289,24 @@ async def test_a_send_does_not_wait_behind_one_that_has_more_time_for_a_connecti
             await producer.send(Message("t", b"y"), timeout_s=0.05)
         assert not patient.done()
         patient.cancel()
+
+
+async def test_an_attempt_to_connect_that_runs_out_of_time_does_not_hide_why_the_one_before_failed(cluster, monkeypatch):
+    address = cluster.broker.address
+    failures = iter([TlsFailed(address, "broker", "expired", "certificate has expired")])
+
+    async def get(address, **options):
+        for failure in failures:
+            raise failure
+        await asyncio.Event().wait()
+
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.queues("t")
+        pool = broker_connections(producer)
+        monkeypatch.setattr(pool, "get", get)
+        monkeypatch.setattr(pool, "peek", lambda address: None)
+        with pytest.raises(TlsFailed, match="certificate has expired"):
+            await producer.send(Message("t", b"x"), timeout_s=0.5)
 
 
 async def test_a_send_that_is_cancelled_before_it_left_is_not_sent(cluster, monkeypatch):
