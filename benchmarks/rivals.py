@@ -121,7 +121,7 @@ def rocketmq(directory: Path, heap: str = HEAP) -> Iterator[Server]:
         namesrv = apache.ApacheNamesrv(directory / "namesrv")
         running.callback(namesrv.kill)
         flags = (f"-Xms{heap}", f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}")
-        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings={}, resting={}, flags=flags)
+        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings={}, unhurried={}, flags=flags)
         running.callback(broker.kill)
         yield Server("apache", namesrv.address, (namesrv.process.pid, broker.process.pid), broker.store)
 

@@ -145,7 +145,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     with ExitStack() as stack:
         servers = stack.enter_context(child_servers(directory / "ours", TOPIC))
         namesrv = stack.enter_context(apache.ApacheNamesrv(directory / "namesrv"))
-        broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, resting={}))
+        broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, unhurried={}))
         clusters = {
             "ours": Cluster(servers.namesrv, "broker-a", address_of(servers.namesrv), servers.cpu_s),
             "apache": Cluster(namesrv.address, broker.name, broker.address, lambda: java_cpu_s([broker.process.pid])),

@@ -122,7 +122,7 @@ def started(stack: ExitStack, directory: Path) -> dict[str, Endpoint]:
     asyncio.run(prepare(words["namesrv"], None))
     endpoints["serve"] = connected(stack, directory / "c2", words["grpc"], [pid])
     namesrv = stack.enter_context(apache.ApacheNamesrv(directory / "namesrv"))
-    broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, resting={}))
+    broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, unhurried={}))
     asyncio.run(prepare(namesrv.address, broker.cluster))
     theirs = stack.enter_context(
         proxies.ApacheProxy(directory / "apaches-proxy", namesrv.address, broker.cluster, flags=apache.MEASURED_BROKER)

@@ -160,10 +160,10 @@ def theirs(directory: Path, mode: str) -> Iterator[Pair]:
         namesrv = apache.ApacheNamesrv(directory / "namesrv")
         running.callback(namesrv.kill)
         settings = {"brokerRole": mode, "inSyncReplicas": "2"}
-        master = apache.ApacheBroker(directory / "master", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER, resting={})
+        master = apache.ApacheBroker(directory / "master", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER, unhurried={})
         running.callback(master.kill)
         follower = {"brokerRole": "SLAVE", "brokerId": "1"}
-        slave = apache.ApacheBroker(directory / "slave", namesrv.address, settings=follower, flags=SLAVE_HEAP, resting={})
+        slave = apache.ApacheBroker(directory / "slave", namesrv.address, settings=follower, flags=SLAVE_HEAP, unhurried={})
         running.callback(slave.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         pids = (namesrv.process.pid, master.process.pid, slave.process.pid, client.process.pid)

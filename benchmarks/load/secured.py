@@ -153,7 +153,7 @@ def theirs(directory: Path, authority: Authority, certificate: Pair) -> Iterator
         namesrv = apache.ApacheNamesrv(directory / "namesrv", flags=(*apache.SMALL, *server))
         running.callback(namesrv.kill)
         flags, asking = (*apache.MEASURED_BROKER, *server), ssl.create_default_context(cafile=authority.ca_file)
-        broker = apache.ApacheBroker(directory / "broker", namesrv.address, resting={}, flags=flags, tls=asking)
+        broker = apache.ApacheBroker(directory / "broker", namesrv.address, unhurried={}, flags=flags, tls=asking)
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=(*apache.MEASURED_CLIENT, *client_flags)))
         pids = (namesrv.process.pid, broker.process.pid, client.process.pid)

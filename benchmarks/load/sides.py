@@ -166,7 +166,7 @@ def theirs(directory: Path, settings: Mapping[str, str]) -> Iterator[Side]:
     with contextlib.ExitStack() as running:
         namesrv = apache.ApacheNamesrv(directory / "namesrv")
         running.callback(namesrv.kill)
-        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER, resting={})
+        broker = apache.ApacheBroker(directory / "broker", namesrv.address, settings=settings, flags=apache.MEASURED_BROKER, unhurried={})
         running.callback(broker.kill)
         client = running.enter_context(apache.JavaClient(directory / "client", flags=apache.MEASURED_CLIENT))
         yield Side("theirs", namesrv.address, client, (namesrv.process.pid, broker.process.pid, client.process.pid), broker.store)

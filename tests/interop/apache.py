@@ -56,8 +56,9 @@ SMALL_STORE = {
     "maxIndexNum": "40000",
 }
 
-# A broker that nobody asks compares its timer wheel with its file byte for byte every second, which takes a seventh of a core with C1 code.
-RESTING = {"timerFlushIntervalMs": "10000"}
+# Brokers of tests share two processors and a disk. One that nobody asks would take a seventh of a core to compare its timer wheel with its
+# file every second; one whose sends waited for 200 ms, or whose write took a second, would refuse sends.
+UNHURRIED = {"timerFlushIntervalMs": "10000", "waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
 
 
 # A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Consumers.java).
@@ -322,7 +323,7 @@ def broker_port() -> int:
 class ApacheBroker(JavaProcess):
     """Apache's broker (a master with ASYNC_FLUSH) on free ports; ready and registered at `namesrv` when constructed.
 
-    `settings` are added to its configuration, and so are those of `resting`, which a benchmark leaves out; `store` defaults to a directory
+    `settings` are added to its configuration, and so are those of `unhurried`, which a benchmark leaves out; `store` defaults to a directory
     under `home`, `port` to a free one. `tls` and `login` are what this process asks a secured nameserver with.
     """
 
@@ -336,7 +337,7 @@ class ApacheBroker(JavaProcess):
         store: Path | None = None,
         port: int | None = None,
         settings: Mapping[str, str] = SMALL_STORE,
-        resting: Mapping[str, str] = RESTING,
+        unhurried: Mapping[str, str] = UNHURRIED,
         flags: Sequence[str] = SMALL_BROKER,
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
@@ -359,7 +360,7 @@ class ApacheBroker(JavaProcess):
             "storePathRootDir": str(self.store),
             "autoCreateTopicEnable": "true",
         }
-        config = _write_config(home, base | dict(resting) | dict(settings))
+        config = _write_config(home, base | dict(unhurried) | dict(settings))
         super().__init__("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=home, flags=flags)
         self.wait_for("boot success")
         self._wait_registered(namesrv, tls, login)

@@ -15,7 +15,7 @@ from tests.interop.ours import OurProcess, namesrv_and_broker
 from tests.interop.secured import Secured, our_secured_servers, secured_apache_servers, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
 
-from sprocketmq import AdminClient
+from sprocketmq import AdminClient, Producer
 
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
 SLOWEST = (
@@ -54,10 +54,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Give administrators' requests a minute: Apache's broker answers when a new topic is on a disk that other programs may keep busy."""
-    defaults = AdminClient.__init__.__kwdefaults__
+    """Give administrators' requests a minute, and sends 10 s: Apache's broker waits for a disk that other programs may keep busy."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(defaults, "timeout_s", 60.0)
+        patched.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
+        patched.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 10.0)
         yield
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Self
 
 READY_TIMEOUT_S = 60.0
+# A broker on a busy disk would refuse sends after a write that took a second.
+UNHURRIED = {"os_page_cache_busy_timeout_ms": 60_000}
 
 
 class OurProcess:
@@ -70,5 +72,5 @@ class OurProcess:
 
 def namesrv_and_broker(directory: Path, **settings: object) -> OurProcess:
     """Run both in one process on free ports."""
-    chosen = [f"--set={key}={value}" for key, value in settings.items()]
+    chosen = [f"--set={key}={value}" for key, value in (UNHURRIED | settings).items()]
     return OurProcess(directory, "serve", "--namesrv-port", "0", "--port", "0", "--store", str(directory / "store"), *chosen)

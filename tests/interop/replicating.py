@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop import apache
-from tests.interop.ours import OurProcess
+from tests.interop.ours import UNHURRIED, OurProcess
 
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -30,7 +30,7 @@ class OurBroker(OurProcess):
     def __init__(self, directory: Path, namesrv: str, name: str, *, port: int = 0, slave: bool = False, **settings: object) -> None:
         files = {"commitlog_segment_bytes": SEGMENT_BYTES, "preallocate": False, "message_delay_level": DELAY_LEVELS}
         role = {"role": "SLAVE", "broker_id": 1} if slave else {"ha_port": 0, "fast_port_enable": True}
-        chosen = files | role | settings
+        chosen = UNHURRIED | files | role | settings
         command = ["broker", "--namesrv", namesrv, "--name", name, "--cluster", CLUSTER, "--port", str(port)]
         command += ["--store", str(directory / "store"), *(f"--set={key}={value}" for key, value in chosen.items())]
         super().__init__(directory, *command)

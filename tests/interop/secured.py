@@ -14,6 +14,7 @@ from typing import Any, Self
 from tests.certificates import Authority, Pair
 from tests.interop import apache
 from tests.interop.apache import Login
+from tests.interop.ours import UNHURRIED
 
 from sprocketmq import Credentials, TlsConfig
 from sprocketmq.broker import Broker, BrokerConfig
@@ -27,8 +28,6 @@ from sprocketmq.testing import wait_until
 ADMIN = Login("admin", "the-admin-has-a-long-secret")
 INNER = Login("inner", "brokers-among-themselves-sign-so")
 CLUSTER = "SecuredCluster"
-# On a busy machine Apache's broker would refuse what has waited for 200 ms, before it looks at who has sent it.
-PATIENT = {"waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
 PROVIDER = "org.apache.rocketmq.auth.{}.provider.Local{}MetadataProvider"
 START_TIMEOUT_S = 60.0
 
@@ -134,7 +133,7 @@ def apache_secured_broker(home: Path, authority: Authority, namesrv: str, name: 
         namesrv,
         name=name,
         cluster=CLUSTER,
-        settings=apache.SMALL_STORE | PATIENT | access_control() | settings,
+        settings=apache.SMALL_STORE | access_control() | settings,
         flags=(*apache.SMALL_BROKER, *tls_server(authority.issue(name, hosts=(apache.LOOPBACK,)), authority.ca_file)),
         tls=ssl.create_default_context(cafile=authority.ca_file),
         login=ADMIN,
@@ -197,7 +196,7 @@ def our_secured_servers(
                 security=security,
                 tls=tls,
                 tls_client=TlsConfig(ca_file=authority.ca_file),
-                **({"port": 0} | settings),
+                **({"port": 0} | UNHURRIED | settings),
             )
         )
         loop.run(broker.start(), START_TIMEOUT_S)

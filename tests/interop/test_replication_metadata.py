@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.interop import apache
+from tests.interop.ours import UNHURRIED
 from tests.interop.replicating import saved
 
 from sprocketmq import AdminClient, Message, Producer
@@ -43,7 +44,7 @@ async def namesrv() -> AsyncIterator[NameServer]:
 def our_broker(root: Path, namesrv: NameServer, name: str, **settings: Any) -> Broker:
     """Return a broker of ours that is not started; delays and small files as Apache's have here."""
     store = StoreConfig(root, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False)
-    return Broker(BrokerConfig(store=store, cluster_name=CLUSTER, broker_name=name, namesrv=(namesrv.address,), **settings))
+    return Broker(BrokerConfig(store=store, cluster_name=CLUSTER, broker_name=name, namesrv=(namesrv.address,), **(UNHURRIED | settings)))
 
 
 async def fill(namesrv: str, topic: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop import apache
+from tests.interop.ours import UNHURRIED
 
 from sprocketmq import Message, Producer
 from sprocketmq.broker import Broker, BrokerConfig
@@ -49,7 +50,7 @@ async def send(namesrv: str, topic: str, count: int) -> None:
 async def our_master(store: Path, namesrv: str) -> AsyncIterator[tuple[Broker, ReplicationMaster]]:
     settings = StoreConfig(root=store, commitlog_segment_bytes=SEGMENT_BYTES, preallocate=False)
     names = {"broker_name": "broker-r", "cluster_name": "ReplicaCluster"}
-    broker = Broker(BrokerConfig(store=settings, port=0, ha_port=0, namesrv=(namesrv,), **names))
+    broker = Broker(BrokerConfig(store=settings, port=0, ha_port=0, namesrv=(namesrv,), **names, **UNHURRIED))
     await broker.start()
     assert broker.replication.master is not None
     try:

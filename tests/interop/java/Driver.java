@@ -43,6 +43,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  */
 @SuppressWarnings("deprecation")
 public final class Driver {
+    /** What a request of these clients may take: servers of tests share two processors and a disk, and the client's 3 s are not enough. */
+    static final int PATIENCE_MS = 60_000;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPullConsumer> PULLERS = new HashMap<>();
     private static final Consumers CONSUMERS = new Consumers();
@@ -145,6 +147,7 @@ public final class Driver {
                 producer.setNamespace(command.getString("namespace"));
             }
             separate(producer, command);
+            patient(producer);
             producer.start();
             PRODUCERS.put(key, producer);
         }
@@ -160,12 +163,19 @@ public final class Driver {
         }
     }
 
+    static void patient(DefaultMQProducer producer) {
+        producer.setMqClientApiTimeout(PATIENCE_MS);
+        producer.setSendMsgTimeout(PATIENCE_MS);
+    }
+
     private static DefaultMQPullConsumer puller(JSONObject command) throws Exception {
         String key = Login.key(command) + " " + command.getString("group");
         DefaultMQPullConsumer puller = PULLERS.get(key);
         if (puller == null) {
             puller = new DefaultMQPullConsumer(command.getString("group"), Login.hook(command));
             puller.setNamesrvAddr(command.getString("namesrv"));
+            puller.setMqClientApiTimeout(PATIENCE_MS);
+            puller.setConsumerPullTimeoutMillis(PATIENCE_MS);
             separate(puller, command);
             puller.start();
             PULLERS.put(key, puller);
@@ -233,6 +243,7 @@ public final class Driver {
             producer = new DefaultMQProducer("interop_java_traced", Login.hook(command), true, null);
             producer.setNamesrvAddr(command.getString("namesrv"));
             producer.setInstanceName("traced-" + System.nanoTime());
+            patient(producer);
             producer.start();
             PRODUCERS.put(key, producer);
         }
@@ -253,6 +264,7 @@ public final class Driver {
         separate(producer, command);
         producer.batchMaxBytes(command.getLongValue("max_bytes"));
         producer.batchMaxDelayMs(command.getIntValue("max_delay_ms"));
+        patient(producer);
         producer.start();
         producer.setAutoBatch(true);
         List<Message> messages = messages(command.getJSONArray("messages"));
@@ -265,7 +277,7 @@ public final class Driver {
             }
             List<JSONObject> results = new ArrayList<>();
             for (Future<SendResult> one : sent) {
-                results.add(describe(one.get(10, TimeUnit.SECONDS)));
+                results.add(describe(one.get(PATIENCE_MS, TimeUnit.MILLISECONDS)));
             }
             return results;
         } finally {

@@ -39,6 +39,7 @@ final class Requests {
         DefaultMQProducer producer = new DefaultMQProducer("interop_java_replier");
         producer.setNamesrvAddr(command.getString("namesrv"));
         producer.setInstanceName("replying-" + System.nanoTime());
+        Driver.patient(producer);
         producer.start();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(command.getString("namesrv"));

@@ -31,7 +31,7 @@ final class Transactions {
         TransactionMQProducer producer = new TransactionMQProducer(command.getString("group"));
         producer.setNamesrvAddr(command.getString("namesrv"));
         producer.setInstanceName("transactions-" + System.nanoTime());
-        producer.setSendMsgTimeout(60_000);
+        Driver.patient(producer);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {

@@ -25,7 +25,11 @@ public final class Kinds {
     private static ClientConfiguration configuration;
 
     public static void main(String[] arguments) throws Exception {
-        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false).build();
+        configuration = ClientConfiguration.newBuilder()
+                .setEndpoints(arguments[0])
+                .enableSsl(false)
+                .setRequestTimeout(Duration.ofSeconds(30))
+                .build();
         inOrder(arguments[1], arguments[2]);
         delayed(arguments[3], arguments[4]);
         transactions(arguments[5], arguments[6]);

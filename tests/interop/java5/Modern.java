@@ -27,6 +27,7 @@ public final class Modern {
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
                 .setEndpoints(arguments[0])
                 .enableSsl(arguments.length < 5)
+                .setRequestTimeout(Duration.ofSeconds(30))
                 .build();
         Producer producer = provider.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic).build();
         for (int i = 0; i < COUNT; i++) {
