@@ -8,9 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from sprocketmq import AdminClient
 
 PATIENCE_S = 120.0
+
+# For tests in which Apache's broker is a control, or one more server behind a path that other tests take to it.
+APACHES_IN_LONG = ["ours", pytest.param("apaches", marks=pytest.mark.long)]
 
 # What both brokers are told. A first, second and third retry take the third, fourth and fifth.
 RETRY_DELAYS_S = (1, 2, 3)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from tests.interop.apache import JavaClient, JavaPushConsumer
-from tests.interop.sides import Side, until
+from tests.interop.sides import APACHES_IN_LONG, Side, until
 
 from sprocketmq import AdminClient, Message, Producer
 
@@ -34,6 +34,7 @@ async def prepare(side: Side, topic: str, group: str) -> None:
         await admin.create_group(group)
 
 
+@pytest.mark.parametrize("side", APACHES_IN_LONG, indirect=True)
 async def test_the_broker_divides_the_queues_of_members_that_pull(java: JavaClient, side: Side) -> None:
     topic, group = "AssignedPull", "assigned_pull"
     await prepare(side, topic, group)
@@ -47,6 +48,7 @@ async def test_the_broker_divides_the_queues_of_members_that_pull(java: JavaClie
     assert Counter(found) == Counter(bodies)
 
 
+@pytest.mark.parametrize("side", APACHES_IN_LONG, indirect=True)
 async def test_members_pop_once_the_mode_is_set_and_refused_messages_come_again(java: JavaClient, side: Side) -> None:
     topic, group = "AssignedPop", "assigned_pop"
     await prepare(side, topic, group)

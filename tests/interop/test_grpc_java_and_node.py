@@ -13,7 +13,7 @@ import pytest
 from tests.interop import apache, proxies
 from tests.interop.endpoints import endpoint_of, group_at_start, topic_of
 from tests.interop.reading import dead_letters
-from tests.interop.sides import Side
+from tests.interop.sides import APACHES_IN_LONG, Side
 
 from sprocketmq import AdminClient
 from sprocketmq.proxy.users import Users
@@ -39,6 +39,7 @@ def printed(client: apache.JavaProcess) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
+@pytest.mark.parametrize("side", APACHES_IN_LONG, indirect=True)
 async def test_apaches_java_client_of_version_5(side: Side, home: Path, plain: bool) -> None:
     topic = await topic_of(side)
     groups = [await group_at_start(side, topic) for _ in range(2)]
@@ -52,6 +53,7 @@ async def test_apaches_java_client_of_version_5(side: Side, home: Path, plain: b
     assert handled == [["m0", "1"], ["m1", "1"], ["m2", "1"], ["m2", "2"], ["m3", "1"]]
 
 
+@pytest.mark.parametrize("transacting_side", APACHES_IN_LONG, indirect=True)
 async def test_apaches_java_client_of_version_5_with_every_type_of_message(transacting_side: Side, home: Path) -> None:
     side = transacting_side
     topics = [await topic_of(side, kind) for kind in ("FIFO", "DELAY", "TRANSACTION", "NORMAL")]
@@ -82,7 +84,7 @@ async def test_apaches_java_client_of_version_5_with_every_type_of_message(trans
     assert said("failed") == [["bad", "1"], ["bad", "2"]]
 
 
-@pytest.mark.parametrize("transacting_side", ["ours", pytest.param("apaches", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("transacting_side", APACHES_IN_LONG, indirect=True)
 async def test_apaches_client_for_node(transacting_side: Side, home: Path) -> None:
     side = transacting_side
     modules = await asyncio.to_thread(proxies.node_modules)

@@ -21,7 +21,7 @@ SIZES = (1024, 500)
 TIMEOUT_S = 120.0
 
 
-@pytest.fixture(params=["apache", "ours"])
+@pytest.fixture(params=[pytest.param("apache", marks=pytest.mark.long), "ours"])
 async def namesrv(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[str]:
     """The address of a nameserver with a broker of Apache's, or of ours."""
     if request.param == "apache":

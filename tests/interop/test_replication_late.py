@@ -64,6 +64,7 @@ def test_apaches_late_slave_of_our_master(home: Path, java: apache.JavaClient, t
     slave.kill()
 
 
+@pytest.mark.long
 def test_our_slave_of_apaches_trimmed_master(
     home: Path, java: apache.JavaClient, own_namesrv: apache.ApacheNamesrv, request: pytest.FixtureRequest
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.interop.apache import ApacheFailed, JavaClient
-from tests.interop.sides import Side
+from tests.interop.sides import APACHES_IN_LONG, Side
 
 from sprocketmq import Message, Producer, PushConsumer
 from sprocketmq.client.consume.received_batch import ReceivedBatch
@@ -44,6 +44,7 @@ async def test_our_replier_answers_java_requests(java: JavaClient, side: Side) -
             assert (reply["body"], reply["tag"], reply["properties"]["colour"]) == (b"QUESTION %d" % number, "FromPython", "red")
 
 
+@pytest.mark.parametrize("side", APACHES_IN_LONG, indirect=True)
 async def test_java_requests_java_through_either_broker(java: JavaClient, side: Side) -> None:
     topic = await side.create_topic("RequestsJavaToJava")
     with java.replier(side.namesrv, "java_answers_java", topic):
