@@ -11,6 +11,7 @@ from sprocketmq.cli.query import time_ms
 from sprocketmq.cli.target import Target
 from sprocketmq.client.admin import MessageTrace
 from sprocketmq.client.admin.traces import TracedDelivery
+from sprocketmq.errors import TopicNotFound
 
 BAR_WIDTH = 32
 # Times beyond are shown as numbers: anybody may write traces, and the C library refuses some.
@@ -40,11 +41,15 @@ class Event:
 
 
 def run(target: Target, options: TraceOptions, *, as_json: bool) -> int:
-    """Print the time line; return 1 when the message has no trace. Raises ConfigError, TopicNotFound."""
+    """Print the time line; return 1 when the message has no trace. Raises ConfigError."""
     begin_ms = time_ms("--since", options.since, 0)
     end_ms = time_ms("--until", options.until, 2**63 - 1)
-    with sync.AdminClient(**target.options) as admin:
-        trace = admin.trace(options.msg_id, topic=options.topic, begin_ms=begin_ms, end_ms=end_ms)
+    try:
+        with sync.AdminClient(**target.options) as admin:
+            trace = admin.trace(options.msg_id, topic=options.topic, begin_ms=begin_ms, end_ms=end_ms)
+    except TopicNotFound as e:
+        fail(f"nothing is traced here: there is no topic {e.topic}, which the first client with traces on creates (as produce --trace)")
+        return EXIT_FAILURE
     if as_json:
         print_json({**asdict(trace), "topic": trace.topic})
     elif trace.found:

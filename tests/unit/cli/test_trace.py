@@ -75,7 +75,10 @@ def test_a_message_without_a_trace_is_one_sentence(cli):
 def test_bad_arguments_and_a_missing_topic(cli):
     assert "is not a message id" in cli("trace", "two words").err
     assert "--since takes" in cli("trace", "M1", "--since", "yesterday").err
-    assert "Nowhere" in cli("trace", "M1", "--topic", "Nowhere").err
+    done = cli("trace", "M1", "--topic", "Nowhere")
+    assert done.code == 1
+    assert "nothing is traced here: there is no topic Nowhere" in done.err
+    assert "produce --trace" in done.err
 
 
 def test_hostile_records_reach_no_terminal(cli, mq):
