@@ -4,7 +4,7 @@ With ``--disturbed`` only the tests without Spark, whose event loops and threads
 
 A test that depends on the order, on what another test left behind or on how fast the machine is passes most of the time. This finds it:
 two processes that only count keep both cores busy while the suite runs. Each run's result is appended to ``--report`` as one JSON line as
-soon as it ends, so that a run that is stopped has said what it found. The exit status is the number of runs that failed.
+soon as it ends. Started again, it goes on after the runs in that file: ten take hours. The exit status is the number of runs that failed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def run_part(name: str, arguments: list[str], log: Path) -> dict[str, object]:
 def main() -> int:
     """Run the suite ``--runs`` times and return how many runs failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=10, help="runs in all, with those in the report")
     parser.add_argument("--busy", type=int, default=2, help="busy processes beside each run")
     parser.add_argument("--report", type=Path, default=Path("test-repeat.jsonl"))
     parser.add_argument(
@@ -66,7 +66,9 @@ def main() -> int:
     options = parser.parse_args()
     parts_wanted = {"unit": [*PARTS["unit"], "-p", "tests.disturbed"]} if options.disturbed else PARTS
     failures = 0
-    for run in range(1, options.runs + 1):
+    before = len(options.report.read_text().splitlines()) if options.report.exists() else 0
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    for run in range(before + 1, options.runs + 1):
         busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
         try:
             parts = [run_part(name, part, options.report.with_suffix(f".{run}.{name}.log")) for name, part in parts_wanted.items()]
@@ -76,7 +78,8 @@ def main() -> int:
                 process.wait()
         failed = any(part["exit_status"] for part in parts)
         failures += failed
-        result = {"run": run, "ended": datetime.now(UTC).isoformat(timespec="seconds"), "cores": os.cpu_count(), "parts": parts}
+        ended = datetime.now(UTC).isoformat(timespec="seconds")
+        result = {"run": run, "commit": commit, "ended": ended, "cores": os.cpu_count(), "parts": parts}
         with options.report.open("a") as report:
             report.write(json.dumps(result) + "\n")
         print(
