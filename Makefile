@@ -132,7 +132,7 @@ interop-long: $(STAMP)
 	$(PYTEST) -m "interop and long" --timeout=600 tests/interop
 
 browser: $(STAMP)
-	$(PYTEST) -m "browser and not long" tests/browser
+	$(PYTEST) -n 2 --dist loadfile -m "browser and not long" tests/browser
 
 screenshots: $(STAMP)
 	$(BIN)/python -m tests.browser.screenshots

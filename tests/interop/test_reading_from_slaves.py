@@ -177,6 +177,7 @@ async def test_a_pull_consumer_and_an_admin_client_read_from_the_slave(master_he
 
 
 @pytest.mark.spark
+@pytest.mark.long
 async def test_a_spark_stream_reads_on_from_the_slave(master_here: Pair, spark: Any, tmp_path: Path) -> None:
     pair, topic = master_here, "ReadOnSpark"
     await send(pair, topic, 0, 400)

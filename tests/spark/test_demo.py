@@ -60,6 +60,7 @@ def test_the_demo_passes_its_own_checks_and_leaves_a_table_a_plot_and_a_report(s
         assert process.wait(120) == 0
 
 
+@pytest.mark.long
 def test_a_flight_the_query_loses_makes_the_demo_fail_and_is_named(shared_session, tmp_path, monkeypatch, capsys):
     write = pipeline.FlightQuery._write
     monkeypatch.setattr(pipeline.FlightQuery, "_write", lambda self, batch, number: write(self, batch.where("seq != 777"), number))
