@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_notebooks import executed
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_a_streaming_query_is_watched(tmp_path: Path) -> None:
