@@ -79,7 +79,9 @@ def tool(name: str) -> str:
         return str(Path(home) / "bin" / name)
     found = shutil.which(name)
     if found is None:
-        raise ApacheUnavailable(f"it needs Java 17 (a JDK, with `javac`), Maven, and Node with npm; `{name}` is not on the PATH")
+        raise ApacheUnavailable(
+            f"it needs Java 17 (a JDK, with `javac`), Maven, Node with npm, and for tests marked long Rust with cargo; `{name}` is not on the PATH"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Apache's proxy, and Apache's clients for Java and Node that speak gRPC with it."""
+"""Apache's proxy, and Apache's clients for Java, Node and Rust that speak gRPC with it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.interop import apache
 PROXY_POM = Path(__file__).with_name("proxy") / "pom.xml"
 JAVA5 = Path(__file__).with_name("java5")
 NODE = Path(__file__).with_name("node")
+RUST = Path(__file__).with_name("rust")
 
 
 def java5_jars() -> Path:
@@ -38,6 +39,25 @@ def node_modules() -> Path:
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     return modules
+
+
+def rust_program() -> Path:
+    """Return the program that uses the client for Rust, which cargo builds when it has changed. Raises ApacheUnavailable."""
+    target = apache.cache_dir().with_name("rocketmq-client-rust-5.0.0")
+    command = [
+        apache.tool("cargo"),
+        "build",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        str(RUST / "Cargo.toml"),
+        "--target-dir",
+        str(target),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode != 0:
+        raise apache.ApacheUnavailable(f"cargo could not build a program with Apache's client for Rust:\n{done.stderr[-2000:]}")
+    return target / "debug" / "official"
 
 
 class ApacheProxy(apache.JavaProcess):
