@@ -1,4 +1,4 @@
-"""The gRPC endpoint with Apache's client for Rust, in front of our broker."""
+"""The gRPC endpoint with Apache's client for Rust, in front of our broker and of Apache's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sprocketmq.proxy.users import Users
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 
-@pytest.mark.parametrize("transacting_side", ["ours"], indirect=True)
 async def test_apaches_client_for_rust(transacting_side: Side) -> None:
     side = transacting_side
     program = await asyncio.to_thread(proxies.rust_program)
