@@ -194,35 +194,35 @@ class SendRequest(msgspec.Struct, eq=False):
         if self.error is None or not (out_of_time and isinstance(error, ConnectFailed | SendTimeout)):
             self.error = error
         if not failure.passing or self.tries > retries or out_of_time:
-            self.give_up(self.error)
+            self.give_up()
 
     def next_try(self, *, now: float) -> float:
         """Choose the queue of the next try and return the pause before it, in seconds. Raises the request's error when there is none."""
         last = self.target
         assert last is not None
-        assert self.error is not None
         publisher = last.publisher
         try:
             target = publisher.next_elsewhere(last.broker_name) if self.queue is None else publisher.pinned(self.queue)
         except InvalidMessage:
-            self.give_up(self.error)
+            self.give_up()
         self.target = target
         all_unreachable = self.failed_connects and self.failed_connects % max(1, len(publisher.route.masters)) == 0
         if target.broker_name != last.broker_name and not all_unreachable:
             return 0.0
         pause: float = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (self.tries + self.failed_connects - 1))
         if pause >= self.deadline - now:
-            self.give_up(self.error)
+            self.give_up()
         return pause
 
-    def give_up(self, error: SprocketError) -> NoReturn:
+    def give_up(self) -> NoReturn:
         """Raise MaybeStoredError when any try was not answered, else ``error``."""
+        assert self.error is not None
         unsure = self.unsure
         if unsure is None:
-            raise error
+            raise self.error
         address: str = getattr(unsure, "address", self.target.address if self.target is not None else "")
         raise MaybeStoredError(
             f"no answer from broker {address} for a send to {self.topic!r} within {self.timeout_s:g} s ({unsure}): it may be stored or not",
             address=address,
             cause=unsure,
-        ) from error
+        ) from self.error
