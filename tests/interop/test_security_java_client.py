@@ -16,6 +16,7 @@ from tests.certificates import DAY, Authority
 from tests.interop.apache import SMALL, ApacheFailed, JavaClient, Login
 from tests.interop.ours import OurProcess
 from tests.interop.secured import ADMIN, Handshakes, Secured, our_secured_servers, tls_client
+from tests.interop.sides import APACHES_IN_LONG
 
 from sprocketmq import AdminClient
 from sprocketmq.errors import TlsFailed
@@ -152,7 +153,7 @@ async def test_neither_client_goes_on_after_a_certificate_that_is(
 # --- mqadmin's commands for users and policies ---
 
 
-@pytest.fixture(params=["ours", pytest.param("apaches", marks=pytest.mark.long)])
+@pytest.fixture(params=APACHES_IN_LONG)
 def servers(request: pytest.FixtureRequest) -> Secured:
     """Our secured servers, then Apache's: the commands must come out the same."""
     found: Secured = request.getfixturevalue("secured_ours" if request.param == "ours" else "secured_apache")
