@@ -48,7 +48,6 @@ def rust_program() -> Path:
         apache.tool("cargo"),
         "build",
         "--quiet",
-        "--locked",
         "--manifest-path",
         str(RUST / "Cargo.toml"),
         "--target-dir",
