@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sprocketmq.protocol.compression import CompressionType
     from sprocketmq.protocol.credentials import Credentials
     from sprocketmq.protocol.message import Message, MessageQueue, SendResult, SendStatus, TransactionOutcome
+    from sprocketmq.protocol.names import Namespace
     from sprocketmq.protocol.records import ReceivedMessage
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "MessageTrace",
+    "Namespace",
     "Producer",
     "ProducerStats",
     "PullConsumer",
@@ -84,6 +86,7 @@ _HOMES = {
     "Message": "protocol.message",
     "MessageQueue": "protocol.message",
     "MessageTrace": "client.admin",
+    "Namespace": "protocol.names",
     "Producer": "client.send.producer",
     "ProducerStats": "client.stats",
     "PullConsumer": "client.consume.pull",

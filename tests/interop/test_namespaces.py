@@ -1,4 +1,4 @@
-"""The namespace of a Java client is a prefix of its topics and groups, which clients without that setting write out."""
+"""``Namespace`` names topics and groups as a Java client with this namespace does."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from tests.interop.apache import JavaClient
 from tests.interop.reading import dead_letters, until_readable
 from tests.interop.sides import RETRY_DELAYS_S, Side
 
-from sprocketmq import Message, Producer, PushConsumer
+from sprocketmq import Message, Namespace, Producer, PushConsumer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 _numbers = itertools.count()
+SHOP = Namespace("shop")
 
 
 async def test_a_topic_and_a_group_of_a_java_namespace_are_named_with_the_prefix(java: JavaClient, side: Side) -> None:
     number = next(_numbers)
-    topic = await side.create_topic(f"shop%Namespaced_{number}")
-    short, group = topic.removeprefix("shop%"), f"billing_{number}"
+    topic = await side.create_topic(SHOP(f"Namespaced_{number}"))
+    short, group = SHOP.remove(topic), f"billing_{number}"
     described = [{"topic": short, "body": b"from Java %d" % i} for i in range(4)]
     await asyncio.to_thread(java.send, side.namesrv, described, namespace="shop")
-    async with Producer("shop%producers", namesrv=side.namesrv) as producer:
+    async with Producer(SHOP("producers"), namesrv=side.namesrv) as producer:
         await producer.send_batch([Message(topic, b"bad, from Python")])
     await until_readable(side.namesrv, topic, 5)
 
     received: list[bytes] = []
-    async with PushConsumer(f"shop%{group}", topic, namesrv=side.namesrv, consume_from="first") as consumer:
+    async with PushConsumer(SHOP(group), topic, namesrv=side.namesrv, consume_from="first") as consumer:
         async for batch in consumer.batches():
-            received += [message.body for message in batch if message.topic == topic]
+            received += [message.body for message in batch if SHOP.remove(message.topic) == short]
             batch.ack()
             if len(received) == 5:
                 break
@@ -41,7 +42,7 @@ async def test_a_topic_and_a_group_of_a_java_namespace_are_named_with_the_prefix
     options = {"namespace": "shop", "refuse": "bad.*", "max_reconsume_times": times}
     with java.push_consumer(side.namesrv, f"other_{number}", short, **options) as consumer:  # type: ignore[arg-type]
         taken = await asyncio.to_thread(consumer.take, 5 + times)
-        [dead] = await dead_letters(side.namesrv, f"shop%other_{number}", 1)
+        [dead] = await dead_letters(side.namesrv, SHOP(f"other_{number}"), 1)
     assert sorted({message["body"] for message in taken}) == sorted(received)
     assert {message["topic"] for message in taken} == {short}
     assert dead["body"] == b"bad, from Python"

@@ -9,12 +9,12 @@ import textwrap
 import pytest
 from tests.unit.test_docs_reference import PACKAGES
 
-from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, TransactionProducer, arrow, sync
+from sprocketmq import AdminClient, Message, Namespace, Producer, PullConsumer, PushConsumer, TransactionProducer, arrow, sync
 from sprocketmq.embedded import LocalCluster
 
 # What most programs begin with.
 SHOWN = [
-    *(Producer, Producer.send, Producer.send_batch, Producer.submit, Producer.request, TransactionProducer),
+    *(Namespace, Producer, Producer.send, Producer.send_batch, Producer.submit, Producer.request, TransactionProducer),
     *(PushConsumer.batches, PushConsumer.listen, PushConsumer.run, PullConsumer.pull, AdminClient.create_topic, sync.Producer),
     *(LocalCluster, arrow.read_topic, arrow.follow, arrow.read_store),
 ]

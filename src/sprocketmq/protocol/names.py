@@ -132,3 +132,59 @@ def check_tag(tag: str) -> str:
 def is_system_topic(name: str) -> bool:
     """Tell whether ``name`` belongs to the broker itself."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+class Namespace:
+    """A prefix for the names of topics and groups, so that several teams or stages share a cluster: ``shop%orders``.
+
+    The call puts it before a name, ``remove`` takes it away again. Clients, options and commands take the whole name, and results and
+    received messages have it, too. The names are those that a Java client with this namespace uses. An empty name adds nothing: the same
+    program runs with and without a namespace.
+
+    Raises InvalidName for a name that is blank, or has characters other than ASCII letters, digits and ``| _ -``.
+
+    Example::
+
+        from sprocketmq import Message, Namespace, Producer
+
+        shop = Namespace("shop")
+
+        async with Producer(shop("checkout"), namesrv="127.0.0.1:9876") as producer:
+            message = Message(shop("orders"), b"3 apples")
+            await producer.send(message)
+            print(message.topic, "without its namespace is", shop.remove(message.topic))
+    """
+
+    def __init__(self, name: str) -> None:
+        problem = name_problem(name, MAX_TOPIC_LENGTH) if name != "" else None
+        if problem is None and "%" in name:
+            problem = "% separates it from the name of a topic or group: give it without"
+        if problem is not None:
+            raise InvalidName("namespace", name, problem)
+        self.name: str = name
+        self._prefix = f"{name}%" if name else ""
+
+    def __call__(self, name: str) -> str:
+        """Return ``name``, of a topic or a group, in this namespace.
+
+        A retry or dead-letter topic gets the prefix before its group's name (``%DLQ%shop%billing``). Names in the namespace already stay as
+        they are, and so do those of system topics and groups, which have no namespace. Raises InvalidName when it cannot be a name.
+        """
+        check_topic(name)
+        if is_system_topic(name) or name in SYSTEM_GROUPS:
+            return name
+        kind, rest = _kind_and_rest(name)
+        return name if rest.startswith(self._prefix) else f"{kind}{self._prefix}{rest}"
+
+    def remove(self, name: str) -> str:
+        """Return ``name`` without the namespace; as it is when it has another one, or none."""
+        kind, rest = _kind_and_rest(name)
+        return f"{kind}{rest.removeprefix(self._prefix)}"
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.name!r})"
+
+
+def _kind_and_rest(name: str) -> tuple[str, str]:
+    kind = next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
+    return kind, name[len(kind) :]

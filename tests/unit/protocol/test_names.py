@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import ConfigError, InvalidName
-from sprocketmq.protocol.names import check_group, check_send_topic, check_tag, check_topic, is_system_topic
+from sprocketmq.protocol.names import SYSTEM_GROUPS, Namespace, check_group, check_send_topic, check_tag, check_topic, is_system_topic
 
 ALLOWED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|_-"
 
@@ -73,3 +73,45 @@ def test_a_tag_is_any_word_a_subscription_can_name(tag):
 def test_tags_no_subscription_could_match_are_refused(tag):
     with pytest.raises(InvalidName):
         check_tag(tag)
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("orders", "shop%orders"),
+        ("%RETRY%billing", "%RETRY%shop%billing"),
+        ("%DLQ%billing", "%DLQ%shop%billing"),
+        ("shop%orders", "shop%orders"),
+        ("%DLQ%shop%billing", "%DLQ%shop%billing"),
+        ("shopping", "shop%shopping"),
+        ("market%orders", "shop%market%orders"),
+    ],
+)
+def test_a_namespace_is_put_before_a_name_once_and_taken_away_again(name, full):
+    shop = Namespace("shop")
+    assert shop(name) == full
+    assert shop(shop(name)) == full
+    assert shop.remove(full) == name.replace("shop%", "")
+    assert Namespace("market").remove(full) == full
+
+
+@pytest.mark.parametrize("name", ["TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer", *SYSTEM_GROUPS])
+def test_names_of_the_system_have_no_namespace(name):
+    assert Namespace("shop")(name) == name
+
+
+def test_an_empty_namespace_changes_no_name():
+    for name in ("orders", "%DLQ%billing", "shop%orders"):
+        assert Namespace("")(name) == Namespace("").remove(name) == name
+
+
+@pytest.mark.parametrize("name", ["shop%", "a%b", " ", "a b", "é", "a/b", None, 5])
+def test_a_namespace_that_no_name_can_begin_with_is_refused(name):
+    with pytest.raises(InvalidName, match="namespace"):
+        Namespace(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", None, b"orders"])
+def test_a_namespace_refuses_what_is_no_name(name):
+    with pytest.raises(InvalidName, match="topic"):
+        Namespace("shop")(name)
