@@ -118,12 +118,12 @@ docs: $(VENV)/.installed-docs
 dist: $(VENV)/.installed-release
 	$(BIN)/python -m deploy.dist
 
-# First the tests without Spark on three workers, then those with it: Spark gives a Python process 10 s to connect, which ten other JVMs can take.
+# First the tests without Spark on four workers, then those with it: Spark gives a Python process 10 s to connect, which ten other JVMs can take.
 interop: interop-brokers interop-spark
 
 INTEROP = --timeout=600 --durations=20 tests/interop
 interop-brokers: $(STAMP)
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "interop and not spark and not long" $(INTEROP)
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "interop and not spark and not long" $(INTEROP)
 
 interop-spark: $(STAMP)
 	$(PYTEST) -m "interop and spark and not long" $(INTEROP)
