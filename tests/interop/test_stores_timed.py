@@ -36,4 +36,5 @@ async def test_our_broker_refuses_what_waits_in_apaches_timer_wheel(home: object
     with moving.apaches("second"):
         await come(moving.namesrv, topic, [b"timed"])
     with moving.ours("third"):
-        assert [view["body"] for view in await pull_all(moving.namesrv, topic)] == [b"timed"]
+        # Apache's wheel may deliver it again after a kill.
+        assert {view["body"] for view in await pull_all(moving.namesrv, topic)} == {b"timed"}
