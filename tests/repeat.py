@@ -3,7 +3,7 @@
 With ``--disturbed`` only the tests without Spark, whose event loops and threads run late (``tests/disturbed.py``, ``make test-disturbed``).
 
 A test that depends on the order, on what another test left behind or on how fast the machine is passes most of the time. This finds it:
-two processes that only count keep both cores busy while the suite runs. Each run's result is appended to ``--report`` as one JSON line as
+two processes that only count keep both cores busy while the suite runs, its two parts at a time, as in `.ci/run`. Each run's result is appended to ``--report`` as one JSON line as
 soon as it ends. Started again, it goes on after the runs in that file: ten take hours. The exit status is the number of runs that failed.
 """
 
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -71,7 +72,12 @@ def main() -> int:
     for run in range(before + 1, options.runs + 1):
         busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
         try:
-            parts = [run_part(name, part, options.report.with_suffix(f".{run}.{name}.log")) for name, part in parts_wanted.items()]
+            with ThreadPoolExecutor() as at_once:
+                started = [
+                    at_once.submit(run_part, name, part, options.report.with_suffix(f".{run}.{name}.log"))
+                    for name, part in parts_wanted.items()
+                ]
+                parts = [part.result() for part in started]
         finally:
             for process in busy:
                 process.kill()
