@@ -3,8 +3,9 @@
 With ``--disturbed`` only the tests without Spark, whose event loops and threads run late (``tests/disturbed.py``, ``make test-disturbed``).
 
 A test that depends on the order, on what another test left behind or on how fast the machine is passes most of the time. This finds it:
-two processes that only count keep both cores busy while the suite runs, its two parts at a time, as in `.ci/run`. Each run's result is appended to ``--report`` as one JSON line as
-soon as it ends. Started again, it goes on after the runs in that file: ten take hours. The exit status is the number of runs that failed.
+two processes that only count keep both cores busy while the suite runs, its two parts at a time, as in ``.ci/run``. Each run's result is
+appended to ``--report`` as one JSON line as soon as it ends. Started again, it goes on after the runs in that file: ten take hours. The
+exit status is the number of runs that failed.
 """
 
 import argparse
