@@ -29,6 +29,7 @@ LATE = Batching(max_delay_ms=30_000)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(requests_module, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests_module, "BUSY_PAUSE_S", 0.001)
     monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
     monkeypatch.setattr(pull_loop, "PULL_PAUSE_S", 0.001)
 

@@ -24,6 +24,7 @@ QUEUE = MessageQueue("t", "broker-a", 0)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(requests_module, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests_module, "BUSY_PAUSE_S", 0.001)
     monkeypatch.setattr(instance_module, "ASK_PAUSE_S", 0.001)
     monkeypatch.setattr(pull_loop, "PULL_PAUSE_S", 0.001)
 

@@ -8,7 +8,7 @@
 
     how a try ended                          next
     code 0, 10, 11, 12                       stored; 10 to 12 are tried on another broker once more when the producer asks for that
-    code in RETRY_CODES                      another broker, or the same after a pause; counts as a try
+    code in RETRY_CODES                      another broker, or the same after a pause, a longer one if it is busy; counts as a try
     code 16 for want of a login or a right   final, unless the credentials were renewed meanwhile
     connection lost, no answer in time       the same, and from then on the outcome is unknown: MaybeStoredError instead of a failure
     no connection to the broker              the same, but counts as no try: nothing was sent
@@ -49,6 +49,9 @@ from sprocketmq.protocol.message import Message, MessageQueue, Receipt
 
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 0.5
+# A broker that is busy after a slow write refuses all sends for up to a second: the two retries of a producer last longer.
+BUSY_PAUSE_S = 0.3
+BUSY_PAUSE_MAX_S = 1.0
 # A timer may end this much before its time.
 OUT_OF_TIME_S = 0.001
 
@@ -209,8 +212,13 @@ class SendRequest(msgspec.Struct, eq=False):
         all_unreachable = self.failed_connects and self.failed_connects % max(1, len(publisher.route.masters)) == 0
         if target.broker_name != last.broker_name and not all_unreachable:
             return 0.0
-        pause: float = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (self.tries + self.failed_connects - 1))
-        if pause >= self.deadline - now:
+        left = self.deadline - now
+        pause: float
+        if isinstance(self.error, BrokerBusy) and self.error.code == ResponseCode.SYSTEM_BUSY:
+            pause = min(BUSY_PAUSE_MAX_S, BUSY_PAUSE_S * 3 ** (self.tries - 1), left / 2)
+        else:
+            pause = min(RETRY_PAUSE_MAX_S, RETRY_PAUSE_S * 2 ** (self.tries + self.failed_connects - 1))
+        if pause >= left:
             self.give_up()
         return pause
 

@@ -20,6 +20,7 @@ SENDS = (Q.SEND_MESSAGE_V2, Q.SEND_BATCH_MESSAGE)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(requests, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests, "BUSY_PAUSE_S", 0.001)
 
 
 def route(*brokers: str, queues: int = 2) -> Route:

@@ -35,6 +35,7 @@ from sprocketmq.testing import eventually
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(requests, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(requests, "BUSY_PAUSE_S", 0.001)
 
 
 @pytest.fixture
