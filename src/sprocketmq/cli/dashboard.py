@@ -7,17 +7,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from sprocketmq.cli.config import LOOPBACK_HOST, Settings
 from sprocketmq.cli.errors import EXIT_OK
-from sprocketmq.cli.logs import logging_to
-from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
-from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
+from sprocketmq.cli.in_front import add_run_options, certificate_of, parser_in_front, run_in_front, serve_until_stopped
 from sprocketmq.cli.target import Target
 from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.errors import ConfigError
 from sprocketmq.events import event
 from sprocketmq.net.address import is_loopback, is_wildcard
-from sprocketmq.net.loops import new_event_loop
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +22,7 @@ DEFAULT_PORT = 8080
 
 def parser() -> OptionsWithVariables:
     """Return the parser of the command line."""
-    p = OptionsWithVariables(
-        "dashboard",
-        description=f"{DESCRIPTIONS['dashboard']} Prints one line `ready dashboard=URL` when it is ready. "
-        "SIGTERM and SIGINT stop it cleanly (exit code 0).",
-    )
-    add_cluster_options(p)
-    p.add_argument("--host", default=LOOPBACK_HOST, help=f"address to listen on (default {LOOPBACK_HOST})")
-    p.add_argument("--port", type=port_number, default=DEFAULT_PORT, help=f"port to listen on (default {DEFAULT_PORT}; 0: any free one)")
+    p = parser_in_front("dashboard", "ready dashboard=URL", DEFAULT_PORT)
     p.add_argument(
         "--allow-host", metavar="NAME", action="append", default=[], help="a name under which browsers reach it; may be repeated"
     )
@@ -41,25 +30,13 @@ def parser() -> OptionsWithVariables:
     p.add_argument("--https-key", metavar="FILE", type=Path, help="its key")
     p.add_argument("--read-only", action="store_true", help="refuse everything that changes the cluster")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without HTTPS and logins")
-    add_log_options(p)
-    p.add_argument("--show-config", action="store_true", help="print all options and where each comes from, as TOML, and exit")
-    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
+    add_run_options(p)
     return p
 
 
 def run_dashboard(arguments: Sequence[str]) -> int:
     """Serve the dashboard until it is stopped and return the exit code. Raises SprocketError when it cannot start."""
-    known = parser()
-    options, sources = known.read(arguments)
-    if options.show_config:
-        print(known.as_toml(options, sources))
-        return EXIT_OK
-    settings = Settings()
-    for name in LOG_SETTINGS:
-        if (value := getattr(options, name)) is not None:
-            settings.put(name, value, sources[name])
-    with logging_to(log_options(settings)), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(options))
+    return run_in_front(parser(), arguments, _serve)
 
 
 async def _serve(options: argparse.Namespace) -> int:
@@ -93,16 +70,12 @@ async def _serve(options: argparse.Namespace) -> int:
         key=key,
         failed=stop.set,
     )
-    with on_stop_signals(lambda _: stop.set()):
-        if options.stop_with_stdin:
-            watch_stdin(asyncio.get_running_loop(), stop)
-        await server.start()
-        try:
-            event(log, logging.INFO, "started", verb="dashboard", address=server.url, namesrv=options.namesrv, read_only=options.read_only)
-            print_ready(f"ready dashboard={server.url}")
-            await stop.wait()
-        finally:
-            await server.stop()
+
+    def announce() -> str:
+        event(log, logging.INFO, "started", verb="dashboard", address=server.url, namesrv=options.namesrv, read_only=options.read_only)
+        return f"ready dashboard={server.url}"
+
+    await serve_until_stopped(server, stop, announce, with_stdin=options.stop_with_stdin)
     if server.failure is not None:
         raise server.failure
     event(log, logging.INFO, "stopped", verb="dashboard")
@@ -113,10 +86,8 @@ def _https(options: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the files for HTTPS: those that are named, or, beyond loopback, those of the servers in ``--secure DIR``."""
     if (options.https_cert is None) != (options.https_key is None):
         raise ConfigError("--https-cert and --https-key belong together: give both, or none")
-    if options.https_cert is None and options.secure is not None and not is_loopback(options.host):
-        certificate, key = options.secure / "server.pem", options.secure / "server.key"
-        if certificate.exists() and key.exists():
-            return certificate, key
+    if options.https_cert is None and not is_loopback(options.host):
+        return certificate_of(options.secure)
     return options.https_cert, options.https_key
 
 

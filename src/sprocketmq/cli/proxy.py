@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sprocketmq.cli.config import LOOPBACK_HOST, Settings
 from sprocketmq.cli.errors import EXIT_OK
-from sprocketmq.cli.logs import logging_to
-from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
-from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
+from sprocketmq.cli.in_front import add_run_options, certificate_of, parser_in_front, run_in_front, serve_until_stopped
 from sprocketmq.cli.target import Target
 from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.errors import ConfigError
 from sprocketmq.events import event
 from sprocketmq.net.address import is_loopback
-from sprocketmq.net.loops import new_event_loop
 
 if TYPE_CHECKING:
     from sprocketmq.client.credentials import ClientSecurity
@@ -31,14 +27,7 @@ DEFAULT_PORT = 8081
 
 def parser() -> OptionsWithVariables:
     """Return the parser of the command line."""
-    p = OptionsWithVariables(
-        "proxy",
-        description=f"{DESCRIPTIONS['proxy']} Prints one line `ready grpc=HOST:PORT` when it is ready. "
-        "SIGTERM and SIGINT stop it cleanly (exit code 0).",
-    )
-    add_cluster_options(p)
-    p.add_argument("--host", default=LOOPBACK_HOST, help=f"address to listen on (default {LOOPBACK_HOST})")
-    p.add_argument("--port", type=port_number, default=DEFAULT_PORT, help=f"port to listen on (default {DEFAULT_PORT}; 0: any free one)")
+    p = parser_in_front("proxy", "ready grpc=HOST:PORT", DEFAULT_PORT)
     p.add_argument("--advertise", metavar="HOST:PORT", help="address that clients are told to use (default: the one they asked at)")
     p.add_argument(
         "--users",
@@ -52,25 +41,13 @@ def parser() -> OptionsWithVariables:
     p.add_argument("--tls-key", metavar="FILE", type=Path, help="its key")
     p.add_argument("--tls-only", action="store_true", help="refuse clients that do not encrypt")
     p.add_argument("--insecure", action="store_true", help="allow a --host that other machines can reach without TLS and users")
-    add_log_options(p)
-    p.add_argument("--show-config", action="store_true", help="print all options and where each comes from, as TOML, and exit")
-    p.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends, for parent processes")
+    add_run_options(p)
     return p
 
 
 def run_proxy(arguments: Sequence[str]) -> int:
     """Serve gRPC clients until it is stopped and return the exit code. Raises SprocketError when it cannot start."""
-    known = parser()
-    options, sources = known.read(arguments)
-    if options.show_config:
-        print(known.as_toml(options, sources))
-        return EXIT_OK
-    settings = Settings()
-    for name in LOG_SETTINGS:
-        if (value := getattr(options, name)) is not None:
-            settings.put(name, value, sources[name])
-    with logging_to(log_options(settings)), asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(options))
+    return run_in_front(parser(), arguments, _serve)
 
 
 async def _serve(options: argparse.Namespace) -> int:
@@ -98,17 +75,12 @@ async def _serve(options: argparse.Namespace) -> int:
         tls=tls,
         advertised=options.advertise,
     )
-    stop = asyncio.Event()
-    with on_stop_signals(lambda _: stop.set()):
-        if options.stop_with_stdin:
-            watch_stdin(asyncio.get_running_loop(), stop)
-        await server.start()
-        try:
-            event(log, logging.INFO, "started", verb="proxy", address=server.address, namesrv=options.namesrv, access_control=bool(users))
-            print_ready(f"ready grpc={server.address}")
-            await stop.wait()
-        finally:
-            await server.stop()
+
+    def announce() -> str:
+        event(log, logging.INFO, "started", verb="proxy", address=server.address, namesrv=options.namesrv, access_control=bool(users))
+        return f"ready grpc={server.address}"
+
+    await serve_until_stopped(server, asyncio.Event(), announce, with_stdin=options.stop_with_stdin)
     event(log, logging.INFO, "stopped", verb="proxy")
     return EXIT_OK
 
@@ -132,11 +104,7 @@ def _tls(options: argparse.Namespace) -> "ServerTls | None":
 
     if (options.tls_cert is None) != (options.tls_key is None):
         raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
-    certificate, key = options.tls_cert, options.tls_key
-    if certificate is None and options.secure is not None:
-        certificate, key = options.secure / "server.pem", options.secure / "server.key"
-        if not certificate.exists() or not key.exists():
-            certificate = key = None
+    certificate, key = (options.tls_cert, options.tls_key) if options.tls_cert is not None else certificate_of(options.secure)
     if certificate is None:
         if options.tls_only:
             raise ConfigError("--tls-only needs a certificate that clients can verify: add --tls-cert FILE and --tls-key FILE")
