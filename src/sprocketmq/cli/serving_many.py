@@ -150,12 +150,15 @@ class ManyServers:
     def stop(self) -> None:
         """Stop all within a bounded time.
 
-        First what runs beside the brokers, then the masters, then the slaves, which have everything by then, then the nameserver.
+        First what runs beside the brokers, then each master and behind it its slaves, which have everything by then and no time to miss
+        their master, then the nameserver.
         """
         for process in self._beside:
             process.stop()
-        stages = ([m.name for m in self._members if m.is_master], [m.name for m in self._members if not m.is_master])
-        self._supervisor.stop(*stages, [NAMESRV])
+        masters = [member for member in self._members if member.is_master]
+        slaves = [member for member in self._members if not member.is_master]
+        chains = [([master.name], [slave.name for slave in slaves if slave.broker_name == master.broker_name]) for master in masters]
+        self._supervisor.stop(*chains)
 
     @property
     def _namesrv(self) -> str:

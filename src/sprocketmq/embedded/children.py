@@ -31,7 +31,7 @@ class ChildServers:
 
     def stop(self) -> None:
         # Slaves first, or they would log that their master is gone.
-        self._supervisor.stop([member.name for member in self._plan.slaves], [member.name for member in self._plan.masters])
+        self._supervisor.stop([[member.name for member in self._plan.slaves], [member.name for member in self._plan.masters]])
 
     def kill(self) -> None:
         self._supervisor.kill()

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, NamedTuple
 
 from sprocketmq.clock import SYSTEM_CLOCK
@@ -87,16 +88,19 @@ class Supervisor:
         for child in children:
             child.wait_ready(deadline)
 
-    def stop(self, *stages: Iterable[str], timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop children cleanly, one stage after the other, and those that are in none at last; what takes too long is killed."""
+    def stop(self, *chains: Sequence[Iterable[str]], timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop children cleanly, and those that are in no chain at last; what takes too long is killed.
+
+        A chain has one or more stages, the names of children that stop at a time, one stage after the other. Chains do not wait for each
+        other.
+        """
         deadline = SYSTEM_CLOCK.monotonic() + timeout_s
-        known = [[self._children[name] for name in stage if name in self._children] for stage in stages]
-        named = {child for stage in known for child in stage}
-        for stage in (*known, [child for child in self._children.values() if child not in named]):
-            for child in stage:
-                child.end(signal.SIGTERM)
-            for child in stage:
-                child.join(deadline)
+        known = [[[self._children[name] for name in stage if name in self._children] for stage in chain] for chain in chains]
+        named = {child for chain in known for stage in chain for child in stage}
+        if known:
+            with ThreadPoolExecutor(len(known)) as at_once:
+                list(at_once.map(lambda chain: _stop_in_order(chain, deadline), known))
+        _stop_in_order([[child for child in self._children.values() if child not in named]], deadline)
 
     def stop_one(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Stop one child cleanly; it stays away until ``start_again``."""
@@ -125,6 +129,14 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         """The processes that run, by name."""
         return {name: pid for name, child in self._children.items() if (pid := child.pid) is not None}
+
+
+def _stop_in_order(stages: Iterable[Sequence["Child"]], deadline: float) -> None:
+    for stage in stages:
+        for child in stage:
+            child.end(signal.SIGTERM)
+        for child in stage:
+            child.join(deadline)
 
 
 class Child:

@@ -169,15 +169,24 @@ def test_a_start_under_way_ends_with_a_stop(supervisor):
         one.start({str(n): namesrv for n in range(4)}, timeout_s=60)
 
 
-def test_stages_stop_one_after_the_other(supervisor, monkeypatch):
+def test_stages_of_a_chain_stop_one_after_the_other_and_chains_at_a_time(supervisor, monkeypatch):
     one = supervisor(restart=True)
-    one.start(dict.fromkeys("abc", namesrv), timeout_s=60)
-    names = {pid: name for name, pid in one.pids.items()}
-    stopped = []
-    whole = subprocess.Popen.send_signal
-    monkeypatch.setattr(subprocess.Popen, "send_signal", lambda self, number: (stopped.append(names[self.pid]), whole(self, number)))
-    one.stop(["b"], ["c", "not there"])
-    assert stopped == ["b", "c", "a"]
+    one.start(dict.fromkeys("abcde", namesrv), timeout_s=60)
+    pids = one.pids
+    names = {pid: name for name, pid in pids.items()}
+    stopped, whole = [], subprocess.Popen.send_signal
+
+    def send_signal(process, number):
+        if names[process.pid] == "c":  # which does not stop before the other chain is at its end
+            wait_until(lambda: is_gone(pids["e"]))
+        stopped.append(names[process.pid])
+        whole(process, number)
+
+    monkeypatch.setattr(subprocess.Popen, "send_signal", send_signal)
+    one.stop((["b"], ["c", "not there"]), (["d"], ["e"]))
+    for first, later in ("bc", "de", "ec", "ca"):
+        assert stopped.index(first) < stopped.index(later)
+    assert sorted(stopped) == list("abcde")
 
 
 def test_what_a_child_writes_is_passed_on_with_its_name(supervisor, caplog):
