@@ -40,6 +40,26 @@ export function sparkline(points, { label = "", kind = "", height = 26 } = {}) {
   return picture;
 }
 
+// Where the pointer is, and the chart that shows the value under it.
+let pointer = null;
+let pointed = null;
+
+function pointAt(target) {
+  if (pointed && !pointed.picture.contains(target)) {
+    pointed.hide();
+    pointed = null;
+  }
+}
+
+document.addEventListener("pointermove", (event) => {
+  pointer = { x: event.clientX, y: event.clientY };
+  pointAt(event.target);
+});
+document.documentElement.addEventListener("pointerleave", () => {
+  pointer = null;
+  pointAt(null);
+});
+
 // `text` turns a value into text. The largest value is the top.
 export function chart(points, { label = "", kind = "", height = 92, text = format.rate } = {}) {
   const [from, to] = span(points);
@@ -56,9 +76,9 @@ export function chart(points, { label = "", kind = "", height = 92, text = forma
   const box = h("div", { class: `chart ${kind}` }, picture, tip);
   const marks = [from, (from + to) / 2, to].map((time) => h("span", {}, format.clock(time).slice(0, 5)));
   box.append(h("div", { class: "axis", "aria-hidden": "true" }, marks));
-  picture.addEventListener("pointermove", (event) => {
+  const show = (clientX) => {
     const frame = picture.getBoundingClientRect();
-    const time = from + ((event.clientX - frame.left) / frame.width) * (to - from);
+    const time = from + ((clientX - frame.left) / frame.width) * (to - from);
     const near = points.reduce((best, point) => (best && Math.abs(best[0] - time) < Math.abs(point[0] - time) ? best : point), null);
     if (!near) return;
     const share = (near[0] - from) / (to - from);
@@ -68,10 +88,16 @@ export function chart(points, { label = "", kind = "", height = 92, text = forma
     tip.classList.remove("hidden");
     cursor.classList.remove("hidden");
     tip.style.left = `${Math.max(0, Math.min(share * frame.width - tip.offsetWidth / 2, frame.width - tip.offsetWidth))}px`;
-  });
-  picture.addEventListener("pointerleave", () => {
+    pointed = { picture, hide };
+  };
+  const hide = () => {
     tip.classList.add("hidden");
     cursor.classList.add("hidden");
+  };
+  picture.addEventListener("pointermove", (event) => show(event.clientX));
+  // A refresh draws the chart anew, also under a pointer that rests.
+  requestAnimationFrame(() => {
+    if (pointer && picture.contains(document.elementFromPoint(pointer.x, pointer.y))) show(pointer.x);
   });
   return box;
 }
