@@ -55,7 +55,7 @@ def bytes_in_flight(producer: Any) -> int:
 
 def listeners(consumer: Any) -> set[asyncio.Task[None]]:
     """Return the tasks of ``listen`` that still run."""
-    return consumer._handlers.tasks
+    return consumer.handlers.tasks
 
 
 def settling(consumer: Any) -> set[asyncio.Task[None]]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from sprocketmq.sync.faces import Face, arguments_of, blocking, on_loop
 # A thread that iterates over batches gets as many at a time as it handles in AHEAD_S, at most MAX_AHEAD.
 AHEAD_S = 0.005
 MAX_AHEAD = 16
+
+log = logging.getLogger(__name__)
 
 _Consumer = TypeVar("_Consumer", bound=client.PullConsumer | client.PushConsumer)
 
@@ -73,6 +76,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.PushConsumer(*args, **kwargs))
         self._pools: list[ThreadPoolExecutor] = []
+        # The close that a handler has asked for.
+        self._closing: Future[None] | None = None
         # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
         self._acks: Inbox[ReceivedBatch] = Inbox(functools.partial(_acknowledge_all, self._client))
 
@@ -161,9 +166,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
 
             async def in_thread(batch: ReceivedBatch) -> object:
                 batch.on_ack = self._ack
-                if self._client.hooks is None:
-                    return await loop.run_in_executor(pool, call, batch)
-                # Hooks may have set context variables that the handler is to see.
+                # Hooks may have set context variables that the handler is to see, and `end` looks for its consumer there.
                 return await loop.run_in_executor(pool, contextvars.copy_context().run, call, batch)
 
             await self._client.listen(in_thread, concurrency=concurrency)
@@ -173,6 +176,29 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
     def run(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> None:
         """Do what ``listen`` does, and return when the consumer is closed, by another thread; raises what ended it earlier."""
         self.listen(handler, concurrency=concurrency).result()
+
+    def end(self, timeout_s: float | None) -> None:
+        """Do what ``close`` does within ``timeout_s`` seconds, or raise TimeoutError. Never waits in a handler of this consumer."""
+        if self._client.handlers.calling:
+            self._close_soon()
+        elif self._closing is None:
+            super().end(timeout_s)
+        else:
+            self._closing.result(timeout_s)
+
+    def _close_soon(self) -> None:
+        with self._lock:
+            thread = self._thread
+            if thread is None or thread.forked or self._closing is not None or self._instance.state != OPEN:
+                return
+            # Outside the handler's context, so that the future ends when the consumer is closed.
+            closing = self._closing = contextvars.Context().run(thread.submit, self._client.close())
+        closing.add_done_callback(self._closed)
+
+    def _closed(self, closing: "Future[None]") -> None:
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            log.error("%r was not closed in order", self, exc_info=error)
+        self._forget()
 
     def _leave(self) -> None:
         super()._leave()

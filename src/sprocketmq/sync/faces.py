@@ -120,13 +120,19 @@ class Face(Generic[_C_co]):
 
     def end(self, timeout_s: float | None) -> None:
         """Do what ``close`` does within ``timeout_s`` seconds, or raise TimeoutError."""
-        if self._thread is None or self._thread.forked:
+        thread = self._thread
+        if thread is None or thread.forked:
             return
+        if thread.is_current:
+            raise _waits_for_itself()
         try:
             self._call(self._client.close(), timeout_s)
         finally:
-            _open_faces.discard(self)
-            self._leave()
+            self._forget()
+
+    def _forget(self) -> None:
+        _open_faces.discard(self)
+        self._leave()
 
     def _leave(self) -> None:
         with self._lock:
@@ -179,8 +185,12 @@ class Face(Generic[_C_co]):
         thread = self._thread
         if thread is None or thread.is_current:
             work.close()
-            raise ConfigError("a blocking call on the background loop would wait for itself: use sprocketmq.client there")
+            raise _waits_for_itself()
         return thread.run(work, timeout_s)
+
+
+def _waits_for_itself() -> ConfigError:
+    return ConfigError("a blocking call on the background loop, as in a callback of submit, would wait for itself: use another thread")
 
 
 def blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> Callable[Concatenate["Face[_C]", _P], _R]:

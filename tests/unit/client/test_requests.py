@@ -162,6 +162,9 @@ async def test_only_requests_are_replied_to(real, producer, replier):
     with pytest.raises(NotARequest, match="lacks REPLY_TO_CLIENT, CORRELATION_ID") as caught:
         await replier.reply(message, b"answer")
     assert caught.value.missing == ("REPLY_TO_CLIENT", "CORRELATION_ID")
+    for no_request in (Message("questions", b"?"), None):
+        with pytest.raises(ConfigError, match="as a consumer got it"):
+            await replier.reply(no_request, b"answer")
 
 
 async def test_a_requester_is_known_again_after_the_broker_was_restarted(real, producer, replier):

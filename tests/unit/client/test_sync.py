@@ -423,6 +423,25 @@ def test_listen_runs_handlers_in_threads(running):
     assert running.broker.offsets["cg", "t", 0] == 12
 
 
+def test_a_handler_may_close_its_consumer(running):
+    fill(running, 3)
+    handled = []
+    consumer = sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first", batch_max=1)
+
+    def handler(batch):
+        consumer.close()
+        consumer.close()
+        handled.append(batch[0].body)
+
+    consumer.start()
+    consumer.run(handler, concurrency=1)
+    wait_until(lambda: repr(consumer).endswith("closed>"))
+    consumer.close()
+    wait_until(lambda: not loop_threads())
+    assert running.broker.offsets["cg", "t", 0] == len(handled) > 0
+    assert running.broker.groups["cg"] == {}
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError])
 def test_whatever_a_handler_raises_only_its_batch_fails(running, error):
     fill(running, 4)
@@ -441,6 +460,24 @@ def test_whatever_a_handler_raises_only_its_batch_fails(running, error):
         assert not future.done()
     assert future.result(60) is None
     assert bodies[0] == bodies[1]
+
+
+def test_a_callback_cannot_close_its_producer_which_stays_open(running):
+    refused, called = [], threading.Event()
+    with sync.Producer("pg", namesrv=running.namesrv.address) as producer:
+
+        def callback(result, error):
+            try:
+                producer.close()
+            except ConfigError as e:
+                refused.append(str(e))
+            called.set()
+
+        producer.submit(Message("t", b"x"), callback)
+        assert called.wait(60)
+        assert "as in a callback of submit" in refused[0]
+        producer.send(Message("t", b"y"))
+    assert not loop_threads()
 
 
 # --- fork ---------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 from sprocketmq.client.consume.outcomes import Outcomes
@@ -17,6 +18,9 @@ from sprocketmq.protocol.records import ReceivedMessage
 log = logging.getLogger(__name__)
 
 Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
+
+# Whose handler runs in this context.
+_caller: ContextVar["Handlers | None"] = ContextVar("sprocketmq_handlers", default=None)
 
 
 class Handlers:
@@ -34,6 +38,11 @@ class Handlers:
         self._orderly = orderly
         self._handler: Handler | None = None
         self._warned_return_value = False
+
+    @property
+    def calling(self) -> bool:
+        """Whether the caller is one of these handlers, or a task or thread that works for it."""
+        return _caller.get() is self
 
     def listen(self, handler: Handler, concurrency: int) -> "asyncio.Task[None]":
         """Call ``handler`` with every batch, in up to ``concurrency`` workers; see ``PushConsumer.listen``."""
@@ -66,6 +75,7 @@ class Handlers:
             await crew.dismiss()
 
     async def _work(self, handler: Handler, crew: "_Crew") -> None:
+        _caller.set(self)
         while (batch := await self._ready.take()) is not None:
             if not self._ready.waiting:
                 crew.grow()  # for the next batch, while this one is handled
@@ -109,6 +119,7 @@ class Handlers:
         queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
         batch = ReceivedBatch([message], queue, len(message.stored_body), 0, 0, lambda _: None)
         started = self._clock.monotonic()
+        called = _caller.set(self)
         try:
             returned = self._handler(batch)
             if hasattr(returned, "__await__"):
@@ -120,6 +131,8 @@ class Handlers:
         else:
             if batch.to_retry(failed=False):
                 result.consume_result = "CR_LATER"
+        finally:
+            _caller.reset(called)
         result.spent_time_mills = round((self._clock.monotonic() - started) * 1000)
         return result
 

@@ -8,6 +8,7 @@ out), ``handlers`` (calling handlers), ``outcomes`` (acknowledge, retry, time ou
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import Context
 from typing import Literal
 
 from sprocketmq.client.arguments import check_number
@@ -170,7 +171,7 @@ class PushConsumer(Client):
         self._counts = ConsumerCounts()
         # Public for sync.PushConsumer, whose handlers and loops run in other threads.
         self.hooks: HookCalls | None = hook_calls(hooks, group, instance, traces)
-        # ``ready`` and ``outcomes`` are public for sync.PushConsumer, which takes and settles batches from other threads.
+        # ``ready``, ``outcomes`` and ``handlers`` are public for sync.PushConsumer, which handles batches in other threads.
         self.ready: ReadyQueues = ReadyQueues(instance, group, batch_max, self._may_take)
         self._pulls = PullLoops(
             instance,
@@ -210,7 +211,7 @@ class PushConsumer(Client):
             timeout_s=consume_timeout_s,
             counts=self._counts,
         )
-        self._handlers = Handlers(group, self.ready, self.outcomes, clock, orderly=orderly, hooks=self.hooks)
+        self.handlers: Handlers = Handlers(group, self.ready, self.outcomes, clock, orderly=orderly, hooks=self.hooks)
         self._broker_requests = BrokerRequests(
             instance,
             self._member,
@@ -224,7 +225,7 @@ class PushConsumer(Client):
                 "maxReconsumeTimes": str(max_reconsume_times),
             },
             seek=self.seek,
-            consume=self._handlers.consume_directly,
+            consume=self.handlers.consume_directly,
         )
 
     # --- life ---
@@ -253,12 +254,18 @@ class PushConsumer(Client):
     async def close(self) -> None:
         """Stop taking messages, give running handlers 10 s to end, commit, leave the group, disconnect.
 
-        Batches that were not consumed are delivered again, to any member.
+        Batches that were not consumed are delivered again, to any member. Called by a handler of this consumer, it returns at once, and the
+        consumer closes when its handlers have ended.
         """
         self._instance.check_loop()
+        if self.handlers.calling:  # it would wait for its own caller
+            if self._instance.state == OPEN:
+                self._instance.state = CLOSING  # no handler gets another batch
+                Context().run(self._instance.spawn, self.close(), "close")
+            return
         async with self._instance.changing:
             try:
-                if self._instance.state == OPEN:
+                if self._instance.state in (OPEN, CLOSING):
                     self._instance.state = CLOSING
                     await self._wind_up()
             finally:
@@ -272,8 +279,8 @@ class PushConsumer(Client):
     async def _wind_up(self) -> None:
         self.ready.wake_all()
         self._member.stop_pulling()
-        if self._handlers.tasks:
-            _, late = await asyncio.wait(self._handlers.tasks, timeout=CLOSE_GRACE_S)
+        if self.handlers.tasks:
+            _, late = await asyncio.wait(self.handlers.tasks, timeout=CLOSE_GRACE_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -327,7 +334,7 @@ class PushConsumer(Client):
         check_number("concurrency", concurrency, least=1, whole=True)
         if not callable(handler):
             raise ConfigError(f"the handler must be a function of a batch, not {handler!r}")
-        return self._handlers.listen(handler, concurrency)
+        return self.handlers.listen(handler, concurrency)
 
     async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
         """Do as ``listen`` and return when the consumer is closed: for ``TaskGroup.create_task(consumer.run(handler))``.

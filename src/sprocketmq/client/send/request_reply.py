@@ -16,6 +16,7 @@ from sprocketmq.client.send.send_header import HEADER, header_prefix
 from sprocketmq.client.send.waiting_requests import WaitingRequests
 from sprocketmq.errors import (
     AccessRefused,
+    ConfigError,
     MaybeStoredError,
     NotARequest,
     ReplyTimeout,
@@ -137,6 +138,8 @@ class Requester:
         timeout_s: float,
     ) -> None:
         """Send the reply to ``request`` through a broker that knows its requester, that of the request first."""
+        if not isinstance(request, ReceivedMessage):
+            raise ConfigError(f"a reply needs the request as a consumer got it, a ReceivedMessage, not {request!r}")
         asked = request.properties
         missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
         if missing:

@@ -442,6 +442,24 @@ async def test_close_waits_for_running_handlers_and_commits_what_they_did(cluste
     assert cluster.broker.groups["cg"] == {}
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_handler_may_close_its_consumer(cluster, orderly):
+    await fill(cluster, 3, queue=0)
+    handled, again = [], []
+    consumer = PushConsumer("cg", "t", namesrv=cluster.namesrv.address, consume_from="first", batch_max=1, orderly=orderly)
+
+    async def handler(batch):
+        handled.append(batch[0].body)
+        await consumer.close()
+        again.append(await asyncio.create_task(consumer.close()))
+
+    async with consumer:
+        await consumer.listen(handler)
+    assert len(handled) == len(again) == 1
+    assert cluster.broker.offsets["cg", "t", 0] == 1  # what the handler was called with is consumed when it returns
+    assert cluster.broker.groups["cg"] == {}
+
+
 async def test_close_gives_up_a_handler_that_hangs_and_does_not_commit_its_batch(cluster, monkeypatch):
     monkeypatch.setattr(push_module, "CLOSE_GRACE_S", 0.02)
     await fill(cluster, 1, queue=0)
