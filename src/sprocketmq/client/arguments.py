@@ -31,6 +31,13 @@ def check_number(
     raise ConfigError(f"{name} must be {kind}{bounds}, not {value!r}")
 
 
+def check_bools(**values: object) -> None:
+    """Raise ConfigError unless all are True or False: ``"no"`` would count as True."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be True or False, not {value!r}")
+
+
 def check_queue(queue: object) -> None:
     """Raise ConfigError unless ``queue`` is a MessageQueue."""
     if not isinstance(queue, MessageQueue):

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sprocketmq.broker.replication.roles import Role
+from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.embedded.children import ChildServers
 from sprocketmq.embedded.plan import TRANSACTION_TIMEOUT_S, ClusterPlan
@@ -109,6 +110,7 @@ class LocalCluster:
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         members = members_of(brokers, replicas)
+        check_bools(in_process=in_process, auto_create_topic=auto_create_topic, secure=secure)
         if role not in (Role.ASYNC_MASTER, Role.SYNC_MASTER):
             raise ConfigError(f"role must be ASYNC_MASTER or SYNC_MASTER, the role of the masters, not {role!r}")
         if role == Role.SYNC_MASTER and not replicas:
@@ -118,8 +120,7 @@ class LocalCluster:
         for name, value in (("namesrv_port", namesrv_port), ("port", port)):
             if type(value) is not int or not 0 <= value <= 65535:
                 raise ConfigError(f"{name} must be a whole number from 0 to 65535, not {value!r}")
-        if not start_timeout_s > 0:
-            raise ConfigError(f"start_timeout_s must be more than 0 seconds, not {start_timeout_s:g}")
+        check_number("start_timeout_s", start_timeout_s, over=0)
         if store is not None and not os.fspath(store):
             raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")
         self._wanted_store = None if store is None else Path(store).absolute()

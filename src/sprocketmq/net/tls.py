@@ -40,6 +40,8 @@ class TlsConfig:
             object.__setattr__(self, "key_password", Secret(self.key_password))
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("key_file is set without cert_file: set both, or none")
+        if not isinstance(self.verify, bool):
+            raise ConfigError(f"verify must be True or False, not {self.verify!r}")
         if self.server_name is not None and not self.server_name:
             raise ConfigError("server_name must not be empty: leave it out to expect the host of each address")
 

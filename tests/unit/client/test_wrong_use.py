@@ -10,7 +10,7 @@ from consuming import push, take
 from fake_cluster import answer
 from tests.inside import listeners
 
-from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
+from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, TlsConfig, sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, InvalidName, NotAMessage, SprocketError
 from sprocketmq.protocol.codes import RequestCode as Q
@@ -116,6 +116,12 @@ def test_the_blocking_producer_refuses_what_is_no_message_and_takes_no_room():
         (lambda: PushConsumer("cg", "t", namesrv=NAMESRV, max_cached="1"), "max_cached must be a whole number"),
         (lambda: PushConsumer("cg", "t", namesrv=NAMESRV, max_reconsume_times="1"), "max_reconsume_times must be a whole number"),
         (lambda: sync.PushConsumer("cg", "t", namesrv=9876), "namesrv must be"),
+        (lambda: PushConsumer("cg", "t", namesrv=NAMESRV, orderly="no"), "orderly must be True or False, not 'no'"),
+        (lambda: PullConsumer("cg", namesrv=NAMESRV, auto_commit=0), "auto_commit must be True or False, not 0"),
+        (lambda: Producer("pg", namesrv=NAMESRV, auto_batch=Batching()), "auto_batch must be True or False"),
+        (lambda: Batching(adaptive="no"), "adaptive must be True or False, not 'no'"),
+        (lambda: TlsConfig(verify="no"), "verify must be True or False, not 'no'"),
+        (lambda: LocalCluster(secure="no"), "secure must be True or False, not 'no'"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_refused_by_name(make, words):
@@ -136,11 +142,14 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
             (lambda: producer.send(Message("t", b"x"), timeout_s=0), "timeout_s must be a number of seconds over 0, not 0"),
             (lambda: producer.send(Message("t", b"x"), timeout_s=True), "timeout_s must be a number of seconds over 0, not True"),
             (lambda: pull.pull("t", 0), "the queue must be a MessageQueue"),
-            (lambda: pull.pull(QUEUE, "0"), "cannot pull 32 messages"),
-            (lambda: pull.pull(QUEUE, 1.5), "cannot pull 32 messages, None bytes at offset 1.5"),
-            (lambda: pull.pull(QUEUE, 2**63), "cannot pull 32 messages, None bytes at offset 9223372036854775808"),
-            (lambda: pull.pull(QUEUE, 0, max_messages=1.5), "cannot pull 1.5 messages"),
-            (lambda: pull.pull(QUEUE, 0, wait_ms=math.inf), "waiting inf ms"),
+            (lambda: pull.pull(QUEUE, "0"), "offset must be a whole number from 0 to .*, not '0'"),
+            (lambda: pull.pull(QUEUE, 1.5), "offset must be a whole number from 0 to .*, not 1.5"),
+            (lambda: pull.pull(QUEUE, 2**63), "offset must be a whole number from 0 to .*, not 9223372036854775808"),
+            (lambda: pull.pull(QUEUE, 0, max_messages=1.5), "max_messages must be a whole number, 1 or more, not 1.5"),
+            (lambda: pull.pull(QUEUE, 0, max_bytes=0), "max_bytes must be a whole number, 1 or more, not 0"),
+            (lambda: pull.pull(QUEUE, 0, wait_ms=math.inf), "wait_ms must be a whole number from 0 to .*, not inf"),
+            (lambda: pull.pull(QUEUE, 0, read_from="replica"), "read_from must be 'master', 'slave' or 'any', not 'replica'"),
+            (lambda: pull.pull(QUEUE, 0, timeout_s=0), "timeout_s must be a number of seconds over 0, not 0"),
             (lambda: pull.commit(QUEUE, "0"), "offset must be a whole number"),
             (lambda: pull.commit(QUEUE, math.nan), "offset must be a whole number"),
             (lambda: pull.commit(QUEUE, 2**63), "offset must be a whole number"),
@@ -153,12 +162,17 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
             (lambda: pull.pull(QUEUE, 0, expression=5, expression_type="SQL92"), "must not be empty"),
             (lambda: admin.create_topic("u", queues="8"), "queues must be a whole number"),
             (lambda: admin.create_topic("u", attributes="queue.type=BatchCQ"), "attributes must be a mapping"),
+            (lambda: admin.create_topic("u", attributes={"+queue.type": "BatchCQ"}), "write it as 'queue.type', without the sign"),
             (lambda: admin.reset_offset("g", "t", 0), "the queue must be a MessageQueue"),
             (lambda: admin.commit("g", QUEUE, "0"), "offset must be a whole number"),
             (lambda: admin.create_group("g", retry_queues="1"), "retry_queues must be a whole number"),
+            (lambda: admin.create_group("g", enabled="no"), "enabled must be True or False, not 'no'"),
+            (lambda: admin.delete_group("g", dead_letters="no"), "dead_letters must be True or False, not 'no'"),
         ):
             with pytest.raises(ConfigError, match=words):
                 await call()
+        with pytest.raises(ConfigError, match="read_from must be"):
+            pull.prepare_pulls(QUEUE, max_bytes=1, read_from=None)
         with pytest.raises(ConfigError, match="offset must be a whole number"):
             consumer.seek(QUEUE, "0")
         with pytest.raises(ConfigError, match="the handler must be a function"):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sprocketmq.client.admin.resets import OffsetResets
-from sprocketmq.client.arguments import check_number
+from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.client.instance import response_error
 from sprocketmq.errors import (
     GroupNotFound,
@@ -120,6 +120,7 @@ class GroupAdmin(OffsetResets):
         message.
         """
         check_group(group)
+        check_bools(orderly=orderly, enabled=enabled, broadcast=broadcast)
         check_number("max_reconsume_times", max_reconsume_times, least=-1, whole=True)
         check_number("retry_queues", retry_queues, least=0, most=MAX_RETRY_QUEUES, whole=True)
         check_number("consume_timeout_minutes", consume_timeout_minutes, least=1, whole=True)
@@ -142,6 +143,7 @@ class GroupAdmin(OffsetResets):
         Harmless if unknown. With running members, the group is created again by their next heartbeat if the broker creates groups.
         """
         check_group(group)
+        check_bools(offsets=offsets, dead_letters=dead_letters)
         for address in (await self._masters(cluster, None)).values():
             ext = to_ext(DeleteSubscriptionGroup(group, offsets))
             self._expect_success(await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext), address)

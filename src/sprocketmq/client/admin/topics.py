@@ -1,6 +1,7 @@
 """Administration of topics, routes and brokers."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 
 from sprocketmq.client.admin.one_broker import SingleBrokerAdmin
@@ -31,6 +32,8 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import check_topic, is_system_topic
 
 MAX_QUEUES = 65_536
+
+_ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 class TopicAdmin(SingleBrokerAdmin):
@@ -67,6 +70,9 @@ class TopicAdmin(SingleBrokerAdmin):
             raise ConfigError(f"perm must add up 4 (read), 2 (write) and 1 (inherit), not {perm!r}")
         if attributes is not None and not isinstance(attributes, Mapping):
             raise ConfigError(f"attributes must be a mapping of names to values, not {attributes!r}")
+        for name in attributes or ():
+            if not isinstance(name, str) or not _ATTRIBUTE.fullmatch(name):
+                raise ConfigError(f"{name!r} is no name of an attribute: write it as 'queue.type', without the sign that mqadmin wants")
         masters = await self._masters(cluster, broker)
         await all_of(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values())
         await self._instance.fetch_route(topic)

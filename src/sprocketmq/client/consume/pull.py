@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from sprocketmq.client.arguments import check_number, check_queue
+from sprocketmq.client.arguments import check_bools, check_number, check_queue, check_timeout
 from sprocketmq.client.consume.broker_requests import BrokerRequests
 from sprocketmq.client.consume.consumer_stats import ConsumerStats, consumer_stats
 from sprocketmq.client.consume.offset_store import ConsumeFrom, from_where
@@ -23,7 +23,7 @@ from sprocketmq.client.consume.pull_requests import (
     type_of,
 )
 from sprocketmq.client.consume.rebalance import Rebalance, read_strategy
-from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice
+from sprocketmq.client.consume.replica_choice import ReadFrom, ReplicaChoice, check_replica
 from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.hook_calls import check_hooks, hook_calls
 from sprocketmq.client.hooks import ClientHooks
@@ -87,6 +87,7 @@ class PullConsumer(Client):
         self.group: str = check_group(group)
         check_hooks(hooks)
         tracing = trace_config(trace)
+        check_bools(auto_commit=auto_commit)
         from_where(consume_from)
         self._consume_from = consume_from
         self._auto_commit = auto_commit
@@ -179,6 +180,8 @@ class PullConsumer(Client):
         self._instance.check()
         check_queue(queue)
         check_pull(offset=offset, max_messages=max_messages, max_bytes=max_bytes, wait_ms=wait_ms)
+        check_replica(read_from)
+        check_timeout(timeout_s)
         subscription, tags = subscription_of(queue.topic, expression, type_of(expression, expression_type))
         header = pull_header(
             self.group,
@@ -227,6 +230,8 @@ class PullConsumer(Client):
         """Return an object that pulls ``queue`` at a fraction of the cost of ``pull``, for thousands of pulls a second. Same arguments."""
         check_queue(queue)
         check_pull(max_bytes=max_bytes)
+        check_replica(read_from)
+        check_timeout(timeout_s)
         return PreparedPulls(
             self._instance,
             self._replicas,

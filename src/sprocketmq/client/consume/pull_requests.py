@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from sprocketmq.client.arguments import LARGEST_OFFSET
+from sprocketmq.client.arguments import LARGEST_OFFSET, check_number
 from sprocketmq.client.instance import response_error
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.protocol.bodies import SubscriptionData, build_subscription
@@ -66,7 +66,7 @@ _STATUSES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class PullResult:
     """The result of one pull.
 
@@ -86,6 +86,9 @@ class PullResult:
     tags: frozenset[bytes] | None = None
     from_master: bool = True
     _messages: list[ReceivedMessage] | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"PullResult({self.queue}, {self.status.name}, offsets {self.offset} to {self.next_offset}, {len(self.body)} bytes)"
 
     def came_from_slave(self) -> None:
         """Record that a slave answered. It cannot know that the requested offset is out of range when its own queue ends before that."""
@@ -218,7 +221,10 @@ def check_pull(*, offset: int = 0, max_messages: int = 1, max_bytes: int | None 
         and _whole(wait_ms, 0, LARGEST_OFFSET)
     ):
         return
-    raise ConfigError(f"cannot pull {max_messages!r} messages, {max_bytes!r} bytes at offset {offset!r} waiting {wait_ms!r} ms")
+    check_number("offset", offset, least=0, most=LARGEST_OFFSET, whole=True)
+    check_number("max_messages", max_messages, least=1, whole=True)
+    check_number("wait_ms", wait_ms, least=0, most=LARGEST_OFFSET, whole=True)
+    check_number("max_bytes", max_bytes, least=1, whole=True)
 
 
 def pull_header(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Literal
 
-from sprocketmq.client.arguments import check_number
+from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.client.consume.batches import Batches
 from sprocketmq.client.consume.broker_requests import BrokerRequests
 from sprocketmq.client.consume.consumer_stats import ConsumerStats, consumer_stats
@@ -132,6 +132,7 @@ class PushConsumer(Client):
         self.group: str = check_group(group)
         check_hooks(hooks)
         tracing = trace_config(trace)
+        check_bools(orderly=orderly)
         check_number("batch_max", batch_max, least=1, most=MAX_BATCH, whole=True)
         for name, value in (("max_cached", max_cached), ("max_cached_bytes", max_cached_bytes), ("max_span", max_span)):
             check_number(name, value, least=1, whole=True)

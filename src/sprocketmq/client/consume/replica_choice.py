@@ -5,10 +5,17 @@ from typing import Literal
 
 from sprocketmq.client.consume.pull_requests import PullResult
 from sprocketmq.client.routes import MASTER_ID, Route
+from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 
 # The master; a slave where there is one; or the broker that the last answer suggested.
 ReadFrom = Literal["master", "slave", "any"]
+
+
+def check_replica(read_from: object) -> None:
+    """Raise ConfigError unless ``read_from`` is one of ReadFrom."""
+    if read_from not in ("master", "slave", "any"):
+        raise ConfigError(f"read_from must be 'master', 'slave' or 'any', not {read_from!r}")
 
 
 class ReplicaChoice:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sprocketmq.client.arguments import check_bools
 from sprocketmq.errors import ConfigError
 
 MAX_BATCH_BYTES = 2 << 20
@@ -40,6 +41,7 @@ class Batching:
             _check("max_bytes", self.max_bytes, MAX_BATCH_BYTES)
         _check("max_delay_ms", self.max_delay_ms, MAX_DELAY_MS)
         _check("total_max_bytes", self.total_max_bytes, None)
+        check_bools(adaptive=self.adaptive)
 
 
 def _check(name: str, value: object, most: int | None) -> None:

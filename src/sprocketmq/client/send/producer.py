@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import get_ident
 from typing import overload
 
-from sprocketmq.client.arguments import Compression, check_number, check_timeout, compression_type
+from sprocketmq.client.arguments import Compression, check_bools, check_number, check_timeout, compression_type
 from sprocketmq.client.credentials import CredentialsArgument, resolve
 from sprocketmq.client.hook_calls import check_hooks, hook_calls
 from sprocketmq.client.hooks import ClientHooks
@@ -128,6 +128,11 @@ class Producer(Client):
             raise ConfigError(f"the group may not be {group!r}: give your producers a name of their own")
         check_hooks(hooks)
         tracing = trace_config(trace)
+        check_bools(
+            auto_batch=auto_batch,
+            latency_fault_tolerance=latency_fault_tolerance,
+            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+        )
         check_number("timeout_s", timeout_s, over=0)
         check_number("max_in_flight", max_in_flight, least=1, whole=True)
         check_number("max_in_flight_bytes", max_in_flight_bytes, least=1, whole=True)
