@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from sprocketmq.client.instance import Instance
 
@@ -40,10 +40,19 @@ class Client(ABC):
         of = f" of group {group!r}" if group else ""
         return f"<{instance.kind}{of} at {';'.join(instance.namesrv.addresses)}, {instance.state_name}>"
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise uncopied(self)
+
     def _left_open(self) -> str:
         """Return the warning's text after the kind of the client."""
         group = getattr(self, "group", "")
         return f" of group {group!r}" if group else ""
+
+
+def uncopied(client: object) -> TypeError:
+    """Return the error for a client that is pickled, or copied: it owns connections, which belong to one process."""
+    kind = type(client).__name__
+    return TypeError(f"a {kind} cannot be copied or sent to another process: make one there, from its arguments")
 
 
 def instance_of(client: Client) -> Instance:

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -76,6 +77,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(client.PushConsumer(*args, **kwargs))
         self._pools: list[ThreadPoolExecutor] = []
+        # The threads in which a handler runs now.
+        self._busy: set[int] = set()
         # The close that a handler has asked for.
         self._closing: Future[None] | None = None
         # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
@@ -151,6 +154,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         self._pools.append(pool)
 
         def call(batch: ReceivedBatch) -> object:
+            thread_id = threading.get_ident()
+            self._busy.add(thread_id)
             try:
                 return handler(batch)
             except BaseException as e:
@@ -160,6 +165,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
                 raise RuntimeError(
                     f"the handler raised {type(e).__name__}, which ends nothing but its batch: close the consumer to stop"
                 ) from e
+            finally:
+                self._busy.discard(thread_id)
 
         async def run() -> None:
             loop = asyncio.get_running_loop()
@@ -205,6 +212,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         pools, self._pools = self._pools, []
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
+        if self._busy:  # threads cannot be cancelled
+            log.warning("%r: %d of its handlers still run: Python waits for their threads before the program ends", self, len(self._busy))
 
     def _give_back(self, batches: deque[ReceivedBatch]) -> None:
         thread = self._thread

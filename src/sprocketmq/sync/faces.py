@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
-from sprocketmq.client.lifecycle import Client, instance_of, left_open
+from sprocketmq.client.lifecycle import Client, instance_of, left_open, uncopied
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SprocketError
 from sprocketmq.net.loops import LoopThread
 
@@ -99,6 +99,9 @@ class Face(Generic[_C_co]):
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<", "<sync.", 1)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise uncopied(self)
 
     def start(self) -> None:
         """Find a nameserver and start. Raises what the async client's ``start`` raises."""

@@ -9,6 +9,7 @@ from fake_cluster import FakeCluster, answer, silence
 from tests.inside import held_messages, process_queues
 
 from sprocketmq import Batching, sync
+from sprocketmq.client.consume import push
 from sprocketmq.errors import (
     BrokerError,
     ClientClosed,
@@ -460,6 +461,22 @@ def test_whatever_a_handler_raises_only_its_batch_fails(running, error):
         assert not future.done()
     assert future.result(60) is None
     assert bodies[0] == bodies[1]
+
+
+def test_a_handler_that_outlasts_the_close_is_named_as_its_thread_is_waited_for(running, monkeypatch, caplog):
+    monkeypatch.setattr(push, "CLOSE_GRACE_S", 0.02)
+    fill(running, 1)
+    began, go_on = threading.Event(), threading.Event()
+
+    def handler(batch):
+        began.set()
+        go_on.wait(120)
+
+    with sync.PushConsumer("cg", "t", namesrv=running.namesrv.address, consume_from="first") as consumer:
+        consumer.listen(handler)
+        assert began.wait(60)
+    assert "1 of its handlers still run: Python waits for their threads before the program ends" in caplog.text
+    go_on.set()
 
 
 def test_a_callback_cannot_close_its_producer_which_stays_open(running):

@@ -1,8 +1,10 @@
 """What is given to the clients that they cannot take: refused at once, by name, and nothing leaks."""
 
 import asyncio
+import copy
 import logging
 import math
+import pickle
 
 import pytest
 import uvloop
@@ -10,6 +12,7 @@ from consuming import push, take
 from fake_cluster import answer
 from tests.inside import listeners
 
+import sprocketmq
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, TlsConfig, sync
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ConfigError, InvalidName, NotAMessage, SprocketError
@@ -127,6 +130,19 @@ def test_the_blocking_producer_refuses_what_is_no_message_and_takes_no_room():
 def test_arguments_of_a_wrong_type_are_refused_by_name(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("module", [sprocketmq, sync], ids=["async", "sync"])
+def test_a_client_is_not_copied_to_another_process(module, duplicate):
+    for client in (
+        module.Producer("pg", namesrv=NAMESRV),
+        module.PushConsumer("cg", "t", namesrv=NAMESRV),
+        module.PullConsumer("cg", namesrv=NAMESRV),
+        module.AdminClient(namesrv=NAMESRV),
+    ):
+        with pytest.raises(TypeError, match=f"a {type(client).__name__} cannot be copied or sent to another process: make one there"):
+            duplicate(client)
 
 
 async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster):

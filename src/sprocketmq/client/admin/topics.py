@@ -71,7 +71,7 @@ class TopicAdmin(SingleBrokerAdmin):
         if attributes is not None and not isinstance(attributes, Mapping):
             raise ConfigError(f"attributes must be a mapping of names to values, not {attributes!r}")
         for name in attributes or ():
-            if not isinstance(name, str) or not _ATTRIBUTE.fullmatch(name):
+            if not _ATTRIBUTE.fullmatch(str(name)):
                 raise ConfigError(f"{name!r} is no name of an attribute: write it as 'queue.type', without the sign that mqadmin wants")
         masters = await self._masters(cluster, broker)
         await all_of(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values())

@@ -6,6 +6,7 @@ out), ``handlers`` (calling handlers), ``outcomes`` (acknowledge, retry, time ou
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Context
@@ -50,6 +51,8 @@ from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX, check_group
 
 CLOSE_GRACE_S = 10.0
+
+log = logging.getLogger(__name__)
 # Retries before a message becomes a dead letter, unless told otherwise; messages of an orderly consumer are retried for ever.
 MAX_RECONSUME_TIMES = 16
 UNLIMITED = 2**31 - 1
@@ -282,6 +285,12 @@ class PushConsumer(Client):
         self._member.stop_pulling()
         if self.handlers.tasks:
             _, late = await asyncio.wait(self.handlers.tasks, timeout=CLOSE_GRACE_S)
+            if late:
+                log.warning(
+                    "consumer group %s: a handler did not end within %g s of the close and is cancelled; its messages are delivered again",
+                    self.group,
+                    CLOSE_GRACE_S,
+                )
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

@@ -460,7 +460,7 @@ async def test_a_handler_may_close_its_consumer(cluster, orderly):
     assert cluster.broker.groups["cg"] == {}
 
 
-async def test_close_gives_up_a_handler_that_hangs_and_does_not_commit_its_batch(cluster, monkeypatch):
+async def test_close_gives_up_a_handler_that_hangs_says_so_and_does_not_commit_its_batch(cluster, monkeypatch, caplog):
     monkeypatch.setattr(push_module, "CLOSE_GRACE_S", 0.02)
     await fill(cluster, 1, queue=0)
     started = asyncio.Event()
@@ -474,6 +474,7 @@ async def test_close_gives_up_a_handler_that_hangs_and_does_not_commit_its_batch
         await started.wait()
     assert task.cancelled()
     assert cluster.broker.offsets.get(("cg", "t", 0), 0) == 0
+    assert "group cg: a handler did not end within 0.02 s of the close and is cancelled" in caplog.text
 
 
 async def test_close_ends_a_listener_that_gives_way_to_other_tasks(cluster, monkeypatch):
