@@ -133,6 +133,15 @@ def test_slices_of_batches_are_encoded_alone():
     assert [(body, p["n"], p["TAGS"]) for _, _, _, body, p in found] == [(b"%d" % i, str(i), f"t{i}") for i in range(3, 7)]
 
 
+@pytest.mark.parametrize("blank", [" ", "\t", "\u3000"])
+def test_a_key_of_an_array_that_is_no_word_is_refused(blank):
+    keys = pa.array([["no"], ["a", None, "b"], [], None, ["c", f"new{blank}york"]], pa.list_(pa.string()))
+    rows = pa.RecordBatch.from_arrays([pa.array([b"x"] * 5), keys], names=["body", "keys"]).slice(1)
+    with pytest.raises(RowRefused, match="has blanks, and a key is one word") as refused:
+        requests(rows)
+    assert refused.value.row == 3
+
+
 def test_batches_end_where_bytes_or_messages_are_enough():
     batch = batch_of(body=[b"x" * 1000] * 25)
     by_bytes = requests(batch, batch_bytes=5500)

@@ -33,7 +33,7 @@ from sprocketmq.spark.sink.batch_entries import encode_entries, property_lengths
 from sprocketmq.spark.sink.message_ids import RowIds
 from sprocketmq.spark.sink.routing import Router, row_priorities
 from sprocketmq.spark.sink.row_batches import EncodedRows, RowBatch
-from sprocketmq.spark.sink.row_fields import RowFields, RowRefused, refuse_separators
+from sprocketmq.spark.sink.row_fields import RowFields, RowRefused, refuse_separators, refuse_split_words
 from sprocketmq.spark.sink.row_properties import RowProperties
 
 _MAX_I32 = 2**31 - 1
@@ -228,7 +228,9 @@ class RowEncoder:
         if column is None:
             return None
         if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-            column = joined_words(column.cast(pa.list_(pa.string())))
+            lists = column.cast(pa.list_(pa.string()))
+            refuse_split_words(lists, fields.number)
+            column = joined_words(lists)
         keys = null_if_empty(column.cast(pa.string()))
         refuse_separators(keys, "its keys hold", fields.number)
         return keys

@@ -103,3 +103,13 @@ def refuse_separators(texts: pa.Array, what: str, number: Callable[[Any], int]) 
         found = pc.match_substring(texts, separator).fill_null(False).to_numpy(zero_copy_only=False)
         if found.any():
             raise RowRefused(number(np.argmax(found)), f"{what} the character {separator!r}, which separates properties")
+
+
+def refuse_split_words(lists: pa.ListArray, number: Callable[[Any], int]) -> None:
+    """Raise RowRefused for the first key of an array that would be read as several: keys are stored separated by blanks."""
+    words = lists.flatten()
+    found = pc.match_substring_regex(words, r"[\s\p{Z}]").fill_null(False).to_numpy(zero_copy_only=False)
+    if found.any():
+        at = np.argmax(found)
+        row = pc.list_parent_indices(lists)[at].as_py()
+        raise RowRefused(number(row), f"its key {words[at].as_py()!r} has blanks, and a key is one word: replace them, or give more keys")
