@@ -164,3 +164,11 @@ def test_a_replay_of_a_topic_there_is_not_is_refused_before_spark_starts(cli, mo
     done = cli("pipeline", "replay", "--dead-letters", "g")
     assert (done.code, done.out) == (1, "")
     assert "consumer group 'g' has no dead letters" in done.err
+
+
+def test_a_landing_of_a_topic_there_is_not_is_refused_before_spark_starts(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr("sprocketmq.spark.session", None)
+    done = cli("pipeline", "land", "missing", "--to", str(tmp_path / "table"))
+    assert (done.code, done.out) == (1, "")
+    assert "topic 'missing' has no route" in done.err
+    assert not (tmp_path / "table").exists()

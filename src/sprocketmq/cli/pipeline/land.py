@@ -73,6 +73,8 @@ def command(
         checkpoint=checkpoint,
         options=source_options(option or [], start),
     )
+    if every is None:  # a service that starts beside its brokers waits for them, as long as the option pullTimeoutMs says
+        plan.check_topics()
 
     def work(spark: Any, report: Any) -> Any:
         with stopped_by_signals(every is not None) as stop:

@@ -23,6 +23,7 @@ from sprocketmq.spark.jobs.land.table import check_place, is_table, landed_files
 from sprocketmq.spark.jobs.land.write import COMPRESSIONS, WriteSettings, on_spark
 from sprocketmq.spark.jobs.progress import Report
 from sprocketmq.spark.security import Secure, with_security
+from sprocketmq.spark.source.partitions import open_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,10 @@ class LandPlan:
     checkpoint: str | None
     stop: threading.Event | None = None
     progress: Report | None = None
+
+    def check_topics(self) -> None:
+        """Check without Spark that the topics exist. Raises TopicNotFound, and what asking a nameserver raises."""
+        open_cluster(self.wanted.read_options(())).queues(self.wanted.topics)
 
     def run(self, spark: "SparkSession", *, stop: threading.Event | None = None, progress: Report | None = None) -> LandSummary:
         """Run the landing; ``stop`` and ``progress`` take the place of those it was planned with. Raises what ``land`` raises."""

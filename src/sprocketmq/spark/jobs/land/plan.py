@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.table import PARTITIONS
 from sprocketmq.spark.jobs.tasks import tasks_at_a_time
-from sprocketmq.spark.source.options import parse_options
+from sprocketmq.spark.source.options import ReadOptions, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ class Wanted:
             raise ConfigError("partition_by names a partition twice")
         one_of("format", self.format, FORMATS)
         at_least("batch_messages", self.batch_messages, 1)
-        parse_options(self.source_options(self.columns or ()), streaming=True)
+        self.read_options(self.columns or ())
 
     def writer(self, asked: str | None) -> str:
         """Return "direct" or "spark". Raises ConfigError when direct landing was requested and is impossible."""
@@ -98,6 +98,10 @@ class Wanted:
     def read_columns(self, columns: Sequence[str], partition_by: Sequence[str]) -> tuple[str, ...]:
         """Return ``columns`` and those needed to compute the partitions."""
         return tuple(dict.fromkeys((*columns, *("topic" if name == "topic" else "storeTimestamp" for name in partition_by))))
+
+    def read_options(self, columns: Sequence[str]) -> ReadOptions:
+        """Return the parsed ``source_options``. Raises OptionError."""
+        return parse_options(self.source_options(columns), streaming=True)
 
     def source_options(self, columns: Sequence[str]) -> dict[str, str]:
         """Return the options of the `rocketmq` format that read ``columns`` (empty: the default columns)."""
