@@ -1,13 +1,30 @@
 """What a read returns: record batches one after the other, for Python loops and for every library that reads Arrow streams."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from sprocketmq.arrow.schema import COLUMNS
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, SprocketError
+
+
+class Ending:
+    """How ``Batches.close`` ends a read that another thread waits in: ``wake`` ends the wait, for reads that may wait for long."""
+
+    def __init__(self) -> None:
+        self.asked: bool = False
+        self.wake: Callable[[], None] | None = None
+
+    def ask(self) -> None:
+        """Have the read end before its next batch."""
+        self.asked = True
+        if (wake := self.wake) is not None:
+            with contextlib.suppress(SprocketError):  # it has ended just now
+                wake()
 
 
 class Batches:
@@ -17,19 +34,26 @@ class Batches:
     and files are gone after the last batch, after an error, and after ``close``: use ``with`` when a loop may end before the last batch.
     """
 
-    def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch, None, None]) -> None:
+    def __init__(self, schema: pa.Schema, batches: Generator[pa.RecordBatch, None, None], ending: Ending | None = None) -> None:
         self.schema = schema
         self._batches = batches
+        self._ending = ending or Ending()
+        self._reading = threading.Lock()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
+        with self._reading:
+            batch = next(self._batches)
+        if self._ending.asked:  # by another thread
+            self.close()
+            raise StopIteration
+        return batch
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the remaining batches as pyarrow's own kind of stream."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+        return pa.RecordBatchReader.from_batches(self.schema, self)
 
     def to_table(self) -> pa.Table:
         """Read all remaining batches into memory. Never returns for ``follow``."""
@@ -44,8 +68,13 @@ class Batches:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
-        """End the read. May be called twice."""
-        self._batches.close()
+        """End the read. May be called twice, and by another thread than the one that iterates: its loop ends then."""
+        self._ending.ask()
+        if self._reading.acquire(blocking=False):
+            try:
+                self._batches.close()
+            finally:
+                self._reading.release()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
 from sprocketmq.arrow.store.planning import check_paths, plan_store
 from sprocketmq.arrow.store.reading import StoreReader
 from sprocketmq.arrow.store.tables import CORRUPT, DEFAULT_SPLIT_BYTES, DEFAULT_UNIT_ROWS, TABLES, StoreOptions, store_arrow_schema
+from sprocketmq.client.arguments import check_number
 from sprocketmq.errors import ConfigError
 
 OnCorrupt = Literal["fail", "skip", "report"]
@@ -52,6 +53,13 @@ def read_store(
         raise ConfigError(f"there is no table {table!r}; the tables are {', '.join(TABLES)}")
     if on_corrupt not in ("fail", "skip", "report"):
         raise ConfigError(f"on_corrupt must be 'fail', 'skip' or 'report', not {on_corrupt!r}")
+    if batch_rows is not None:
+        check_number("batch_rows", batch_rows, least=1, whole=True)
+    for name, offset in (("from_log_offset", from_log_offset), ("to_log_offset", to_log_offset)):
+        if offset is not None:
+            check_number(name, offset, least=0, whole=True)
+    if from_log_offset is not None and to_log_offset is not None and from_log_offset > to_log_offset:
+        raise ConfigError(f"nothing lies between them: from_log_offset is {from_log_offset}, to_log_offset {to_log_offset}")
     if isinstance(topics, str):
         topics = (topics,)
     known = TABLES[table]

@@ -6,6 +6,7 @@ each queue is held.
 
 import asyncio
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Coroutine, Generator, Mapping, Sequence
@@ -14,13 +15,13 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from sprocketmq.arrow.batches import Batches, check_columns
+from sprocketmq.arrow.batches import Batches, Ending, check_columns
 from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, decode_rows
 from sprocketmq.arrow.offsets import first_since
 from sprocketmq.arrow.pulled_rows import PulledRows
 from sprocketmq.arrow.schema import DEFAULT_COLUMNS, arrow_schema
 from sprocketmq.client import AdminClient, PullConsumer
-from sprocketmq.client.arguments import check_number
+from sprocketmq.client.arguments import LARGEST_OFFSET, check_number
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_subscription
 from sprocketmq.client.credentials import CredentialsArgument
 from sprocketmq.errors import ClientClosed, ConfigError, FatalError, RemoteProtocolError, RetriableError, TopicNotFound
@@ -107,8 +108,8 @@ def read_topic(
         print(table.num_rows, table.schema.names)
     """
     plan = _plan(topic, columns, tags, missing, batch_rows, group)
-    _check_point("start", start)
-    _check_point("end", end)
+    _check_point("start", start, topic)
+    _check_point("end", end, topic)
     connection = {"namesrv": namesrv, "credentials": credentials, "tls": tls, "secure": secure}
     return Batches(arrow_schema(plan.columns), _read(plan, start, end, connection))
 
@@ -142,9 +143,10 @@ def follow(
                 break  # it would wait for more
     """
     plan = _plan(topic, columns, tags, missing, batch_rows, group)
-    _check_point("start", start)
+    _check_point("start", start, topic)
     connection = {"namesrv": namesrv, "credentials": credentials, "tls": tls, "secure": secure}
-    return Batches(arrow_schema(plan.columns), _follow(plan, start, connection))
+    ending = Ending()
+    return Batches(arrow_schema(plan.columns), _follow(plan, start, connection, ending), ending)
 
 
 class _Plan(NamedTuple):
@@ -168,7 +170,16 @@ def _plan(topic: str, columns: Sequence[str], expression: str, missing: str, bat
     return _Plan(topic, check_columns(columns), tags, expression, missing == "skip", batch_rows, check_group(group))
 
 
-def _check_point(name: str, point: object) -> None:
+def _check_point(name: str, point: object, topic: str) -> None:
+    if isinstance(point, Mapping):
+        if not point:
+            raise ConfigError(f"{name} names no queue to read: give an offset for each, or 'first' or 'last'")
+        for queue, offset in point.items():
+            if not isinstance(queue, MessageQueue) or queue.topic != topic:
+                raise ConfigError(f"{name} must give offsets for queues of topic {topic!r} (MessageQueue), not for {queue!r}")
+            check_number(f"{name} at {queue}", offset, least=0, most=LARGEST_OFFSET, whole=True)
+    if isinstance(point, float) and not math.isfinite(point):
+        raise ConfigError(f"{name} must be 'first', 'last', a time or offsets, not {point!r}")
     if isinstance(point, str) and point not in ("first", "last"):
         raise ConfigError(f"{name} must be 'first', 'last', a time or offsets, not {point!r}")
     if isinstance(point, bool) or not isinstance(point, str | int | float | datetime | Mapping):
@@ -199,11 +210,12 @@ def _read_queue(plan: _Plan, access: "_Connection", queue: MessageQueue, offset:
             pull.cancel()
 
 
-def _follow(plan: _Plan, start: Start, connection: Mapping[str, Any]) -> Generator[pa.RecordBatch, None, None]:
+def _follow(plan: _Plan, start: Start, connection: Mapping[str, Any], ending: Ending) -> Generator[pa.RecordBatch, None, None]:
     with _Connection(plan, connection) as access:
         access.run(access.begin_following(start))
-        while True:
-            result, at = access.run(access.next_answer())
+        ending.wake = access.stop_waiting
+        while not ending.asked and (answer := access.run(access.next_answer())) is not None:
+            result, at = answer
             yield from _decoded(plan, result, at, result.next_offset)
 
 
@@ -245,6 +257,7 @@ class _Connection:
         # Answers of ``follow`` that nobody has taken yet, with the offset that was asked for; and errors.
         self._answers: deque[tuple[PullResult, int] | BaseException] = deque()
         self._positions: dict[MessageQueue, int] = {}
+        self._stopped = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -282,8 +295,18 @@ class _Connection:
 
     async def ranges(self, start: Start, end: Start) -> dict[MessageQueue, tuple[int, int]]:
         """Return the first offset of each queue, and the one behind its last."""
-        queues = await self._consumer.queues(self._plan.topic)
+        queues = await self._queues(start, end)
         return {queue: (await self._offset(queue, start, "start"), await self._offset(queue, end, "end")) for queue in queues}
+
+    async def _queues(self, *points: Start) -> list[MessageQueue]:
+        """Return the queues of the topic. Raises ConfigError when a point names another."""
+        queues = await self._consumer.queues(self._plan.topic)
+        for point in points:
+            if isinstance(point, Mapping):
+                for queue in point:
+                    if queue not in queues:
+                        raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r} now")
+        return queues
 
     async def _offset(self, queue: MessageQueue, point: Start, name: str) -> int:
         if isinstance(point, Mapping):
@@ -356,7 +379,7 @@ class _Connection:
     async def begin_following(self, start: Start) -> None:
         """Begin to pull every queue from ``start`` on."""
         self._wake = asyncio.Event()
-        for queue in await self._consumer.queues(self._plan.topic):
+        for queue in await self._queues(start):
             self._positions[queue] = offset = await self._offset(queue, start, "start")
             if offset < NEVER:
                 self._pull_on(queue, offset)
@@ -377,9 +400,23 @@ class _Connection:
         finally:
             self._wake.set()
 
-    async def next_answer(self) -> tuple[PullResult, int]:
-        """Return the next answer of any queue, with the offset that was asked for, and pull that queue on. Raises what a pull raised."""
+    def stop_waiting(self) -> None:
+        """Have ``next_answer`` return None; for other threads."""
+
+        def stop() -> None:
+            self._stopped = True
+            self._wake.set()
+
+        self._thread.call_soon(stop)
+
+    async def next_answer(self) -> tuple[PullResult, int] | None:
+        """Return the next answer of any queue, with the offset that was asked for, and pull that queue on; None after ``stop_waiting``.
+
+        Raises what a pull raised.
+        """
         while not self._answers:
+            if self._stopped:
+                return None
             self._wake.clear()
             await self._wake.wait()
         answer = self._answers.popleft()

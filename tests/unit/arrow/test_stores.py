@@ -81,7 +81,10 @@ def test_damage_is_an_error_or_a_row(store, tmp_path):
         ({"on_corrupt": "ignore"}, "on_corrupt must be"),
         ({"columns": ["nope"]}, "no column 'nope'"),
         ({"path": []}, "at least one store"),
-        ({"path": "/nowhere/at/all"}, "does not exist"),
+        ({"path": "/nowhere/at/all"}, "does not exist$"),
+        ({"batch_rows": 0}, "batch_rows must be a whole number, 1 or more"),
+        ({"from_log_offset": -1}, "from_log_offset must be a whole number, 0 or more"),
+        ({"from_log_offset": 100, "to_log_offset": 50}, "nothing lies between them"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(store, arguments, reason):

@@ -122,6 +122,17 @@ def test_a_read_that_stops_in_the_middle_leaves_nothing_behind(cluster, read, st
     assert list(batches) == [], "it has ended"
 
 
+def test_another_thread_ends_a_follow_that_waits(cluster):
+    batches = arrow.follow("empty", namesrv=cluster.namesrv)
+    ended = []
+    reader = threading.Thread(target=lambda: ended.append(list(batches)))
+    reader.start()
+    wait_until(lambda: any(thread.name == "sprocketmq-arrow" for thread in threading.enumerate()))
+    batches.close()
+    reader.join(60)
+    assert ended == [[]]
+
+
 def test_nothing_is_opened_before_the_first_batch(cluster):
     batches = arrow.read_topic("orders", namesrv=cluster.namesrv)
     assert not any(thread.name == "sprocketmq-arrow" for thread in threading.enumerate())
@@ -207,6 +218,11 @@ def _queues(cluster, topic):
         ({"start": "begin"}, "start must be 'first', 'last', a time or offsets, not 'begin'"),
         ({"end": None}, "end must be"),
         ({"start": datetime(2020, 1, 1)}, "its zone"),
+        ({"start": float("nan")}, "start must be 'first', 'last', a time or offsets, not nan"),
+        ({"start": {}}, "start names no queue to read"),
+        ({"end": {"orders": 5}}, "end must give offsets for queues of topic 'orders'"),
+        ({"start": {MessageQueue("other", "broker-a", 0): 5}}, "for queues of topic 'orders'"),
+        ({"start": {MessageQueue("orders", "broker-a", 0): -1}}, "must be a whole number from 0 to"),
         ({"missing": "ignore"}, "'fail' or 'skip'"),
         ({"batch_rows": 0}, "batch_rows"),
     ],
@@ -228,6 +244,12 @@ def test_an_unknown_topic_and_a_missing_nameserver_are_named(cluster):
         next(arrow.read_topic("nowhere", namesrv=cluster.namesrv))
     with hold() as held, pytest.raises(NameserverUnavailable):
         next(arrow.follow("orders", namesrv=address_of(held)))
+
+
+@pytest.mark.parametrize("read", [arrow.read_topic, arrow.follow])
+def test_a_queue_that_is_not_there_is_refused(cluster, read):
+    with pytest.raises(ConfigError, match="topic 'orders' has no queue 9 on broker 'broker-a' now"):
+        next(read("orders", namesrv=cluster.namesrv, start={MessageQueue("orders", "broker-a", 9): 0}))
 
 
 def test_a_queue_that_is_not_named_is_not_read(cluster):

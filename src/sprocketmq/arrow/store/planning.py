@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sprocketmq.arrow.store.pieces import DamagePiece, IndexPiece, LogPiece, Piece, UnitPiece, damaged, pack
 from sprocketmq.arrow.store.record_starts import FAR, RECORD_MAGICS, KnownStarts, SegmentView
-from sprocketmq.arrow.store.tables import ReadRefused, StoreOptions
+from sprocketmq.arrow.store.tables import PathAbsent, ReadRefused, StoreOptions
 from sprocketmq.errors import StoreNotSupported
 from sprocketmq.protocol.layout import (
     BATCH_UNIT_BYTES,
@@ -72,7 +72,7 @@ def _existing(paths: Iterable[str]) -> Iterator[str]:
             if not found:
                 raise _path_refused(f"nothing matches the pattern {path}")
         else:
-            raise _path_refused(f"{path} does not exist; on a cluster every worker must see the store under this path, the driver too")
+            raise PathAbsent(path)
         for name in found:
             real = os.path.realpath(name)
             if real not in seen:

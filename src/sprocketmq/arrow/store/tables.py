@@ -50,6 +50,13 @@ class ReadRefused(ConfigError):
         self.problem = problem
 
 
+class PathAbsent(ReadRefused):
+    """There is nothing at a path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("path", f"{path} does not exist")
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """The options of one read of stores. ``topics`` is empty for all topics. Log offsets are None where the read is not bounded."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sprocketmq.arrow.store import planning
 from sprocketmq.arrow.store.pieces import Piece
-from sprocketmq.arrow.store.tables import ReadRefused, StoreOptions
+from sprocketmq.arrow.store.tables import PathAbsent, ReadRefused, StoreOptions
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.store.options import FORMAT
 from sprocketmq.storage.fs import REAL_FS, FileSystem
@@ -28,4 +28,5 @@ def _naming_options() -> Iterator[None]:
     try:
         yield
     except ReadRefused as e:
-        raise OptionError(e.argument, e.problem, FORMAT) from None
+        hint = "; on a cluster every worker must see the store under this path, the driver too" if isinstance(e, PathAbsent) else ""
+        raise OptionError(e.argument, f"{e.problem}{hint}", FORMAT) from None
