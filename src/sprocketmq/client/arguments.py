@@ -23,7 +23,7 @@ def check_number(
             return
     kind = "a whole number" if whole else "a number"
     if over is not None:
-        bounds = f" more than {over:g}"
+        bounds = f" more than {over:g}" + ("" if most is None else f", at most {most:,}")
     elif most is not None:
         bounds = f" from {least:g} to {most:,}"
     else:

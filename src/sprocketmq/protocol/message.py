@@ -165,6 +165,8 @@ class TransactionOutcome(IntEnum):
     COMMIT = 8
     ROLLBACK = 12
 
+    __str__ = Enum.__str__  # not its number
+
 
 class Receipt(msgspec.Struct, eq=False):
     """What a broker has answered to one send request, for the results of its messages.

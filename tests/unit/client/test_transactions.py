@@ -218,9 +218,13 @@ def test_a_check_that_cannot_be_is_refused(options):
         TransactionProducer("pg", **options)
 
 
+def test_an_outcome_is_printed_by_its_name():
+    assert str(TransactionOutcome.COMMIT) == f"{TransactionOutcome.COMMIT}" == "TransactionOutcome.COMMIT"
+
+
 @pytest.mark.parametrize("value", [0, -1, True, "1", 1e9])
 async def test_a_time_before_the_check_that_cannot_be_is_refused(producer, value):
-    with pytest.raises(ConfigError, match="check_after_s"):
+    with pytest.raises(ConfigError, match="check_after_s must be a number more than 0, at most 259,200"):
         await producer.begin(Message("orders", b"x"), check_after_s=value)
 
 

@@ -117,7 +117,7 @@ class TransactionChecks:
             producer_group=self._group,
             half_offset=asked.half_offset,
             commit_log_offset=asked.commit_log_offset,
-            commit_or_rollback=outcome,
+            commit_or_rollback=int(outcome),
             msg_id=uniq_key,
             topic=message.topic,
             from_transaction_check=True,

@@ -101,7 +101,7 @@ class Transaction:
             producer_group=self._group,
             half_offset=receipt.queue_offset,
             commit_log_offset=parse_offset_msg_id(receipt.offset_msg_ids)[2],
-            commit_or_rollback=outcome,
+            commit_or_rollback=int(outcome),
             msg_id=self.id,
             topic=receipt.topic,
             transaction_id=self.id,
