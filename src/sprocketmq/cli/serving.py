@@ -24,6 +24,7 @@ from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.processes.members import check_arrangement, members_of
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +125,8 @@ async def _serve_until(
     security = security_of(settings)
     add_initial_users(settings)
     config = replace(broker_config(settings), take_over=take_over) if verb != "namesrv" else None
+    if config is not None:
+        check_arrangement(config.store.root, members_of(1, 0))
     started: list[_Server] = []
     ends: list[Callable[[], Awaitable[Any]]] = [stop.wait]
     ready = "ready"

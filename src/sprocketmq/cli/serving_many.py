@@ -19,7 +19,7 @@ from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import ConfigError
 from sprocketmq.events import event
 from sprocketmq.net.address import parse_address
-from sprocketmq.processes.members import PORT_STEP, Member, members_of
+from sprocketmq.processes.members import PORT_STEP, Member, check_arrangement, members_of
 from sprocketmq.processes.supervisor import ChildFailed, Command, Supervisor
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,7 @@ class ManyServers:
         if settings.port and last > 65535:
             raise ConfigError(f"port {settings.port}: {len(self._members)} brokers need ports up to {last}; choose a lower one, or 0")
         self._root = Path(settings.store).expanduser().absolute() if settings.store else data_directory()
+        check_arrangement(self._root, self._members)
         self._supervisor = Supervisor(restart=True, say=lambda name, line: put(wrap_line(name, line, logs.format)))
         self.metrics = ServedMetrics(settings, self._supervisor) if settings.metrics_exporter == "prom" else None
         self._beside = beside

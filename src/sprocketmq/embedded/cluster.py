@@ -23,7 +23,7 @@ from sprocketmq.embedded.threads import ThreadServers
 from sprocketmq.embedded.users import add_user
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
 from sprocketmq.net.tasks import share
-from sprocketmq.processes.members import members_of
+from sprocketmq.processes.members import check_arrangement, members_of
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.security.directory import SecureDirectory
 from sprocketmq.storage.config import DELAY_LEVELS
@@ -161,6 +161,7 @@ class LocalCluster:
             servers: Servers | None = None
             try:
                 self._store = self._wanted_store or self._temporary_directory("sprocketmq-")
+                check_arrangement(self._store, self._plan.members)
                 self._secure = self._make_secure() if self._is_secure else None
                 plan = replace(self._plan, root=self._store, secure=self._secure)
                 servers = ThreadServers(plan) if self._in_process else ChildServers(plan)

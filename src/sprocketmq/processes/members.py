@@ -1,5 +1,6 @@
 """The brokers of a cluster on one machine: their names, ids and directories."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,3 +45,20 @@ def members_of(brokers: int, replicas: int, first_name: str = "broker-a") -> tup
         raise ConfigError(f"replicas must be a whole number from 0 to {MAX_REPLICAS}, not {replicas!r}")
     names = [first_name] if brokers == 1 else [f"broker-{chr(ord('a') + i)}" for i in range(brokers)]
     return tuple(Member(name if i == 0 else f"{name}-{i}", name, i) for name in names for i in range(replicas + 1))
+
+
+def check_arrangement(root: Path, members: Sequence[Member]) -> None:
+    """Raise ConfigError when ``root`` has stores, but not where ``members`` would look: they would start empty, without a word.
+
+    The store of a lone member is ``root`` itself; several have theirs in directories of it.
+    """
+    alone = (root / "commitlog").is_dir()
+    if len(members) > 1 and alone:
+        where = members[0].store(root)
+        raise ConfigError(
+            f"{root} is the store of a single broker, and {len(members)} have theirs in directories of it: move it to {where}"
+        )
+    if len(members) == 1 and not alone:
+        inside = sorted(log.parent.name for log in root.glob("*/commitlog"))
+        if inside:
+            raise ConfigError(f"{root} holds the stores of several brokers ({', '.join(inside)}): start as many again, or name one of them")

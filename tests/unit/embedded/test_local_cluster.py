@@ -425,3 +425,11 @@ os.kill(os.getpid(), signal.SIGKILL)
             return True
 
     wait_until(gone, what="the end of the child")
+
+
+def test_a_store_of_one_broker_is_not_hidden_by_those_of_two(tmp_path):
+    with LocalCluster(store=tmp_path):
+        pass
+    with pytest.raises(ConfigError, match="is the store of a single broker"), LocalCluster(store=tmp_path, brokers=2):
+        pass
+    assert not (tmp_path / "broker-a").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.errors import ConfigError
-from sprocketmq.processes.members import Member, members_of
+from sprocketmq.processes.members import Member, check_arrangement, members_of
 
 
 def test_masters_are_named_by_letters_and_each_is_followed_by_its_slaves():
@@ -30,3 +30,18 @@ def test_a_single_master_keeps_its_name():
 def test_impossible_numbers_are_refused(brokers, replicas):
     with pytest.raises(ConfigError, match=r"must be a whole number from (1 to 26|0 to 16), not "):
         members_of(brokers, replicas)
+
+
+def test_a_store_is_not_left_behind_in_another_arrangement(tmp_path):
+    lone, several = members_of(1, 0), members_of(2, 0)
+    for members in (lone, several):
+        check_arrangement(tmp_path / "new", members)
+    (tmp_path / "single" / "commitlog").mkdir(parents=True)
+    check_arrangement(tmp_path / "single", lone)
+    with pytest.raises(ConfigError, match=f"single is the store of a single broker, .* move it to {tmp_path}/single/broker-a$"):
+        check_arrangement(tmp_path / "single", members_of(1, 1))
+    for member in several:
+        (member.store(tmp_path / "cluster") / "commitlog").mkdir(parents=True)
+    check_arrangement(tmp_path / "cluster", several)
+    with pytest.raises(ConfigError, match=r"holds the stores of several brokers \(broker-a, broker-b\): start as many again, or name one"):
+        check_arrangement(tmp_path / "cluster", lone)
