@@ -479,6 +479,24 @@ def test_a_handler_that_outlasts_the_close_is_named_as_its_thread_is_waited_for(
     go_on.set()
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_a_callback_raises_is_logged_and_harms_no_other_message(running, error, caplog):
+    def callback(result, failed):
+        raise error("from a callback")
+
+    with sync.Producer("pg", namesrv=running.namesrv.address, auto_batch=True) as producer:
+        producer.submit(Message("t", b"0"), callback)
+        producer.submit(Message("t", b"1")).add_done_callback(lambda future: callback(future, None))
+        others = [producer.submit(Message("t", b"%d" % n)) for n in range(2, 5)]
+        assert [future.result(60).topic for future in others] == ["t"] * 3
+        producer.submit(Message("t", b"x" * (8 << 20)), callback)
+        producer.submit(Message("t", b"x" * (8 << 20))).add_done_callback(lambda future: callback(future, None))
+        producer.flush()
+        assert producer.stats().retries == 0
+    # What the callback of a future raises is logged by Python unless it is to end the program.
+    assert caplog.text.count("the callback of a sent message raised") + caplog.text.count("exception calling callback for") == 4
+
+
 def test_a_callback_cannot_close_its_producer_which_stays_open(running):
     refused, called = [], threading.Event()
     with sync.Producer("pg", namesrv=running.namesrv.address) as producer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
@@ -40,8 +41,8 @@ def give_result(waiter: Waiter, result: SendResult) -> None:
     if callable(waiter):
         try:
             waiter(result, None)
-        except (Exception, asyncio.CancelledError):
-            log.exception("the callback of a sent message raised")
+        except BaseException as e:  # noqa: BLE001 - logged, or raised
+            _failed(e)
     else:
         try:
             waiter.set_result(result)
@@ -49,6 +50,8 @@ def give_result(waiter: Waiter, result: SendResult) -> None:
             _notify_cancelled(waiter)
         except AttributeError:  # the callback is not callable, which ``submit`` does not check, to save time
             log.exception("the callback of a sent message cannot be called")
+        except BaseException as e:  # noqa: BLE001 - of a callback of a blocking future, which catches Exception only
+            _failed(e)
 
 
 def give_results(waiters: Sequence[Waiter], receipt: Receipt) -> None:
@@ -77,6 +80,8 @@ def give_error(waiter: Waiter, error: BaseException) -> None:
         _notify_cancelled(waiter)
     except AttributeError:
         log.exception("the callback of a sent message cannot be called")
+    except BaseException as e:  # noqa: BLE001
+        _failed(e)
 
 
 def copy_error(error: BaseException) -> BaseException:
@@ -92,8 +97,14 @@ def copy_error(error: BaseException) -> BaseException:
 def _call_back(callback: OnSent, error: BaseException) -> None:
     try:
         callback(None, error)
-    except (Exception, asyncio.CancelledError):
-        log.exception("the callback of a sent message raised")
+    except BaseException as e:  # noqa: BLE001 - logged, or raised
+        _failed(e)
+
+
+def _failed(error: BaseException) -> None:
+    if not isinstance(error, Exception | asyncio.CancelledError) and threading.current_thread() is threading.main_thread():
+        raise error  # the program is to end; in another thread, SystemExit would end nothing but the loop that all blocking clients share
+    log.error("the callback of a sent message raised", exc_info=error)
 
 
 def _notify_cancelled(waiter: asyncio.Future[SendResult] | Future[SendResult] | WithMessage) -> None:
