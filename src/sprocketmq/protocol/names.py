@@ -160,7 +160,7 @@ class Namespace:
         if problem is None and "%" in name:
             problem = "% separates it from the name of a topic or group: give it without"
         if problem is not None:
-            raise InvalidName("namespace", name, problem)
+            raise InvalidName("namespace", name, problem.replace("% | _ -", "| _ -"))
         self.name: str = name
         self._prefix = f"{name}%" if name else ""
 
