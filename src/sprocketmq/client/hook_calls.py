@@ -1,6 +1,5 @@
 """Calls the hooks of one client: makes the events, and keeps what hooks raise away from the program."""
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ import msgspec
 from sprocketmq.client.hooks import ClientHooks, GiveBackEvent, HandleEvent, PullEvent, SendEvent
 from sprocketmq.client.instance import Instance
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.loops import ends_program
 from sprocketmq.protocol.message import Message, MessageQueue, Receipt
 from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, RESERVED
 from sprocketmq.protocol.records import ReceivedMessage
@@ -255,7 +255,9 @@ class HookCalls:
         began = self._now()
         try:
             return hook(*arguments)
-        except (Exception, asyncio.CancelledError) as e:  # noqa: BLE001 - whatever a hook raises stays here
+        except BaseException as e:
+            if ends_program(e):
+                raise
             self._failed(hook, "raised", e)
             return _RAISED
         finally:

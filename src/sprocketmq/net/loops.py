@@ -36,6 +36,14 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def ends_program(error: BaseException) -> bool:
+    """Whether what a callback has raised is to go on through the event loop and end the program, as ``sys.exit`` or Ctrl-C.
+
+    That is so in the main thread only: in another one it would end the loop alone, and with it what all its other users wait for.
+    """
+    return not isinstance(error, Exception | asyncio.CancelledError) and threading.current_thread() is threading.main_thread()
+
+
 class LoopThread:
     """An event loop in a daemon thread called ``name``. When the loop stops, the thread cancels the tasks that are left and closes it.
 

@@ -20,7 +20,7 @@ from sprocketmq.client.traces.config import TraceStats
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.loops import Inbox
 from sprocketmq.protocol.message import MessageQueue
-from sprocketmq.sync.faces import Face, arguments_of, blocking, on_loop
+from sprocketmq.sync.faces import Face, arguments_of, blocking, failure_of, on_loop
 
 # A thread that iterates over batches gets as many at a time as it handles in AHEAD_S, at most MAX_AHEAD.
 AHEAD_S = 0.005
@@ -158,13 +158,8 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
             self._busy.add(thread_id)
             try:
                 return handler(batch)
-            except BaseException as e:
-                if isinstance(e, Exception) and not isinstance(e, StopIteration):
-                    raise
-                # SystemExit would end the event loop that all clients share, and a future cannot hold a StopIteration.
-                raise RuntimeError(
-                    f"the handler raised {type(e).__name__}, which ends nothing but its batch: close the consumer to stop"
-                ) from e
+            except BaseException as e:  # noqa: BLE001
+                raise failure_of(e, "the handler", "its batch: close the consumer to stop")  # noqa: B904
             finally:
                 self._busy.discard(thread_id)
 

@@ -192,6 +192,16 @@ class Face(Generic[_C_co]):
         return thread.run(work, timeout_s)
 
 
+def failure_of(error: BaseException, what: str, ends: str) -> BaseException:
+    """Return the error for what a function in a thread of a client has raised: ``error``, if the loop of all clients can take it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    # SystemExit would end the loop, and a future cannot hold a StopIteration.
+    failure = RuntimeError(f"{what} raised {type(error).__name__}, which ends nothing but {ends}")
+    failure.__cause__ = error
+    return failure
+
+
 def _waits_for_itself() -> ConfigError:
     return ConfigError("a blocking call on the background loop, as in a callback of submit, would wait for itself: use another thread")
 

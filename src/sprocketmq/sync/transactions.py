@@ -14,6 +14,7 @@ from sprocketmq.errors import ConfigError
 from sprocketmq.net.tasks import share
 from sprocketmq.protocol.message import Message, SendResult, TransactionOutcome
 from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.sync.faces import failure_of
 from sprocketmq.sync.producer import Producer
 
 
@@ -79,12 +80,18 @@ class TransactionProducer(Producer):
         pool = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="sprocketmq-check")
         taken = 0
 
+        def call(message: ReceivedMessage) -> TransactionOutcome:
+            try:
+                return check(message)
+            except BaseException as e:  # noqa: BLE001
+                raise failure_of(e, "the check", "itself")  # noqa: B904
+
         async def in_thread(message: ReceivedMessage) -> TransactionOutcome:
             nonlocal taken
             if taken >= CHECKS_AT_ONCE:
                 raise RuntimeError(f"all {CHECKS_AT_ONCE} threads are taken by checks that have not returned")
             taken += 1
-            running = asyncio.get_running_loop().run_in_executor(pool, check, message)
+            running = asyncio.get_running_loop().run_in_executor(pool, call, message)
             running.add_done_callback(done)
             return await share(running, lambda: RuntimeError("the producer was closed"))
 

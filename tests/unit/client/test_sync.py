@@ -8,7 +8,7 @@ import pytest
 from fake_cluster import FakeCluster, answer, silence
 from tests.inside import held_messages, process_queues
 
-from sprocketmq import Batching, sync
+from sprocketmq import Batching, ClientHooks, sync
 from sprocketmq.client.consume import push
 from sprocketmq.errors import (
     BrokerError,
@@ -495,6 +495,25 @@ def test_what_a_callback_raises_is_logged_and_harms_no_other_message(running, er
         assert producer.stats().retries == 0
     # What the callback of a future raises is logged by Python unless it is to end the program.
     assert caplog.text.count("the callback of a sent message raised") + caplog.text.count("exception calling callback for") == 4
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_what_hooks_and_sharing_functions_raise_ends_no_other_client(running, error, caplog):
+    class Hook(ClientHooks):
+        def sending(self, event):
+            raise error
+
+    def share(queues, members, me):
+        raise error
+
+    address = running.namesrv.address
+    with sync.Producer("other", namesrv=address) as other:
+        with sync.Producer("pg", namesrv=address, hooks=[Hook()]) as producer:
+            producer.send(Message("t", b"x"))
+            assert producer.stats().hook_failures == 1
+        with sync.PushConsumer("cg", "t", namesrv=address, rebalance=share):
+            wait_until(lambda: f"it raised {error.__name__}" in caplog.text)
+        other.send(Message("t", b"y"))
 
 
 def test_a_callback_cannot_close_its_producer_which_stays_open(running):

@@ -12,6 +12,7 @@ from functools import lru_cache
 from hashlib import md5
 
 from sprocketmq.errors import ConfigError, RebalanceFailed
+from sprocketmq.net.loops import ends_program
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.sharing import average, circle
 
@@ -81,7 +82,9 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
     known = set(every_queue)
     try:
         mine = set(share(every_queue, everyone, me))
-    except Exception as e:
+    except BaseException as e:
+        if ends_program(e):
+            raise
         raise RebalanceFailed(f"it raised {type(e).__name__}: {e}") from e
     if not mine <= known:
         raise RebalanceFailed(f"it returned {next(iter(mine - known))!r}, which is not among the queues it was given")

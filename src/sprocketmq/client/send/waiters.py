@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import InvalidStateError as BlockingStateError
 
 import msgspec
 
+from sprocketmq.net.loops import ends_program
 from sprocketmq.protocol.message import Message, Receipt, SendResult
 
 log = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ def _call_back(callback: OnSent, error: BaseException) -> None:
 
 
 def _failed(error: BaseException) -> None:
-    if not isinstance(error, Exception | asyncio.CancelledError) and threading.current_thread() is threading.main_thread():
-        raise error  # the program is to end; in another thread, SystemExit would end nothing but the loop that all blocking clients share
+    if ends_program(error):
+        raise error
     log.error("the callback of a sent message raised", exc_info=error)
 
 
