@@ -14,6 +14,8 @@ _ANYWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 
 
 def parse_address(text: str) -> tuple[str, int]:
     """Return ``(host, port)`` of ``host:port`` or ``[v6]:port``. Raises ConfigError saying what an address looks like."""
+    if not isinstance(text, str):
+        raise ConfigError(f"an address is text, HOST:PORT, not {text!r}")
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -98,6 +98,8 @@ class ConfigurationAdmin(ReplicationAdmin):
         Each broker takes all or none. Topics that look like that already are left out: Apache's broker would drop the whole list.
         """
         for config in topics:
+            if not isinstance(config, TopicConfig):
+                raise ConfigError(f"topics are given as TopicConfig, not {config!r}")
             check_topic(config.topic_name)
         masters = await self._masters(cluster, broker)
         known = await self.topic_configs()
@@ -112,6 +114,8 @@ class ConfigurationAdmin(ReplicationAdmin):
     ) -> None:
         """Create or replace several consumer groups with one request to each master, those of one cluster, or one broker."""
         for config in groups:
+            if not isinstance(config, SubscriptionGroupConfig):
+                raise ConfigError(f"groups are given as SubscriptionGroupConfig, not {config!r}")
             check_group(config.group_name)
         body = SubscriptionGroupList(list(groups)).encode()
         for address in (await self._masters(cluster, broker)).values():
@@ -131,6 +135,8 @@ class ConfigurationAdmin(ReplicationAdmin):
 
 
 def _changes(changes: Mapping[str, Setting]) -> bytes:
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"changes must be a mapping of settings to values, not {changes!r}")
     for key, value in changes.items():
         if not key or not set("=\r\n").isdisjoint(key) or len(str(value).splitlines()) > 1:
             raise ConfigError(f"{key!r}={value!r} cannot be written as a setting: keys have no '=', and neither has line breaks")

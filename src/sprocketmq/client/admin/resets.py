@@ -56,6 +56,8 @@ class OffsetResets(TopicAdmin):
     async def reset_to(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Move ``group`` to an offset of each queue; running members follow. BrokerError for an offset beyond the queue's end."""
         check_group(group)
+        if not isinstance(offsets, Mapping):
+            raise ConfigError(f"offsets must be a mapping of queues to offsets, not {offsets!r}")
         for queue, offset in offsets.items():
             check_queue(queue)
             check_number("offset", offset, least=0, whole=True)

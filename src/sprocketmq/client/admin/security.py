@@ -70,6 +70,8 @@ class SecurityAdmin(ConfigurationAdmin):
 
     async def put_acl(self, address: str, acl: AclInfo) -> None:
         """Add the entries of ``acl`` to the policies of its subject (``User:name``); one for the same resource is replaced."""
+        if not isinstance(acl, AclInfo):
+            raise ConfigError(f"policies are given as AclInfo, not {acl!r}")
         await self._done(address, RequestCode.UPDATE_ACL, to_ext(AclRequest(acl.subject or "")), acl.encode())
 
     async def delete_acl(self, address: str, subject: str, resource: str | None = None, *, policy_type: str | None = None) -> None:

@@ -128,8 +128,9 @@ class TraceQueries(MessageQueries):
         written by clients, so they are there some seconds after the event, and anybody who may send to the topic decides what is in them.
         Raises TopicNotFound when no broker has the trace topic.
         """
-        if not msg_id or len(msg_id) > MAX_ID_LENGTH or not msg_id.isprintable() or " " in msg_id:
-            raise ConfigError(f"{msg_id[:80]!r} is not a message id: give SendResult.msg_id, or the msg_id of a received message")
+        given: object = msg_id
+        if not isinstance(given, str) or not msg_id or len(msg_id) > MAX_ID_LENGTH or not msg_id.isprintable() or " " in msg_id:
+            raise ConfigError(f"{msg_id!r:.82} is not a message id: give SendResult.msg_id, or the msg_id of a received message")
         trace_topic = check_topic(TRACE_TOPIC if topic is None else topic)
         begin_ms, end_ms = begin_ms or 0, 2**63 - 1 if end_ms is None else end_ms
         messages = await self.query_by_key(trace_topic, msg_id, max_count=MAX_FOUND, begin_ms=begin_ms, end_ms=end_ms)

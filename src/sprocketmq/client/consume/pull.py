@@ -249,6 +249,7 @@ class PullConsumer(Client):
 
         Raises BrokerError with the broker's reason, and what asking a broker raises.
         """
+        check_queue(queue)
         subscription, _ = subscription_of(queue.topic, expression, type_of(expression, expression_type))
         route = await self._instance.route(queue.topic)
         address = route.address(queue.broker_name)
@@ -277,6 +278,7 @@ class PullConsumer(Client):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the offset committed for this group, None when there is none."""
+        check_queue(queue)
         return await self._offsets.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:

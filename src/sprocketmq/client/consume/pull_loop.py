@@ -174,7 +174,6 @@ class PullLoops:
         self._denied = denied
         self._may_take = may_take
         self._commits = commits
-        self._tags = {topic: subscription_tags(subscription) for topic, subscription in subscriptions.items()}
         self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if sends_subscription else 0)
         self._loops: dict[MessageQueue, _Loop] = {}
 
@@ -269,7 +268,7 @@ class PullLoops:
         pq = loop.pq
         queue = pq.queue
         who, broker = f"consumer group {self._group}", broker_label(queue)
-        tags = self._tags[queue.topic]
+        tags = subscription_tags(self._subscriptions[queue.topic])
         topic = queue.topic
         routes, login = self._instance.routes, self._instance.brokers.login
         broker_id = MASTER_ID

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from sprocketmq.client.arguments import LARGEST_OFFSET, check_number, check_queue
 from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.send.encoding import EncodedBatch, MessageEncoder
 from sprocketmq.client.send.outbox import Outbox
 from sprocketmq.client.send.queue_choice import queue_of
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.results import BatchResults
-from sprocketmq.errors import BatchPartlySent, NotAMessage, SprocketError
+from sprocketmq.errors import BatchPartlySent, InvalidMessage, NotAMessage, SprocketError
 from sprocketmq.protocol.ids import MessageIds
 from sprocketmq.protocol.message import Message, MessageQueue, SendResult
 
@@ -80,6 +81,13 @@ class ExplicitBatches:
         timeout_s: float,
     ) -> SendResult:
         """Send one encoded request; see ``Producer.send_encoded``."""
+        if not isinstance(body, bytes | bytearray | memoryview):  # the connection would fail for everything that waits beside it
+            raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}")
+        if queue is not None:
+            check_queue(queue)
+        check_number("flag", flag, least=-(2**31), most=2**31 - 1, whole=True)
+        if born_timestamp_ms is not None:
+            check_number("born_timestamp_ms", born_timestamp_ms, least=0, most=LARGEST_OFFSET, whole=True)
         request = self._request(topic, queue, body, msgspec.json.encode(properties), "", timeout_s, batch=batch)
         request.flag = flag
         request.born_timestamp_ms = born_timestamp_ms

@@ -144,6 +144,19 @@ async def test_queues_assigned_anew_go_on_and_those_left_out_are_committed(clust
         assert consumer.assignment == []
 
 
+async def test_a_topic_that_is_assigned_later_is_polled_too(cluster):
+    cluster.put("u")
+    later = MessageQueue("u", "broker-a", 0)
+    await fill(cluster, 1, 0)
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send_batch([Message("u", b"x", tag=tag, queue=later) for tag in "ab"])
+    async with polling(cluster) as consumer:
+        await consumer.assign(QUEUES[:1])
+        assert [m.topic for m in await consumer.poll(timeout_s=60)] == ["t"]
+        await consumer.assign([QUEUES[0], later], "b")
+        assert [(m.topic, m.tag) for m in await consumer.poll(timeout_s=60)] == [("u", "b")]
+
+
 async def test_an_expression_filters_by_tag(cluster):
     await fill(cluster, 3, tag="a")
     await fill(cluster, 3, tag="b")
