@@ -69,7 +69,7 @@ CLIENTS = {
     "AdminClient": lambda address: AdminClient(namesrv=address),
     "Producer": lambda address: Producer("pg", namesrv=address, retries=0, timeout_s=0.9),
     "TransactionProducer": lambda address: TransactionProducer(
-        "tg", lambda message: TransactionOutcome.COMMIT, namesrv=address, retries=0, timeout_s=1
+        "tg", lambda message: TransactionOutcome.COMMIT, namesrv=address, retries=0, timeout_s=0.9
     ),
     "PullConsumer": lambda address: PullConsumer("cg", namesrv=address),
     "PushConsumer": lambda address: PushConsumer("bg", "t", namesrv=address),
