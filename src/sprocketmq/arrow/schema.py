@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from sprocketmq.errors import ConfigError
+
 
 class Column(NamedTuple):
     """One column: its Spark SQL type, and the Arrow type that PySpark requires of yielded batches."""
@@ -56,5 +58,8 @@ def spark_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
-    """Return the Arrow schema of every yielded batch of ``columns``."""
+    """Return the Arrow schema of every yielded batch of ``columns``. Raises ConfigError for one that does not exist."""
+    for name in columns:
+        if name not in COLUMNS:
+            raise ConfigError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
     return pa.schema([(name, COLUMNS[name].arrow_type) for name in columns])

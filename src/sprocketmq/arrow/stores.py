@@ -11,8 +11,9 @@ from sprocketmq.arrow.decode import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS
 from sprocketmq.arrow.store.planning import check_paths, plan_store
 from sprocketmq.arrow.store.reading import StoreReader
 from sprocketmq.arrow.store.tables import CORRUPT, DEFAULT_SPLIT_BYTES, DEFAULT_UNIT_ROWS, TABLES, StoreOptions, store_arrow_schema
-from sprocketmq.client.arguments import check_number
+from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.errors import ConfigError
+from sprocketmq.protocol.names import check_topic
 
 OnCorrupt = Literal["fail", "skip", "report"]
 StoreTable = Literal["commitlog", "consumequeue", "batchcq", "index"]
@@ -60,15 +61,19 @@ def read_store(
             check_number(name, offset, least=0, whole=True)
     if from_log_offset is not None and to_log_offset is not None and from_log_offset > to_log_offset:
         raise ConfigError(f"nothing lies between them: from_log_offset is {from_log_offset}, to_log_offset {to_log_offset}")
-    if isinstance(topics, str):
-        topics = (topics,)
+    topics = (topics,) if isinstance(topics, str) else tuple(topics)
+    for topic in topics:
+        check_topic(topic)
+    check_bools(verify_crc=verify_crc)
+    if broker_name is not None and not isinstance(broker_name, str):
+        raise ConfigError(f"broker_name must be text, not {broker_name!r}")
     known = TABLES[table]
     chosen = known.default if columns is None else check_columns(columns, known.columns)
     options = StoreOptions(
         paths=tuple(os.path.abspath(os.path.expanduser(one)) for one in _several(path)),  # noqa: PTH100, PTH111 - may be a pattern
         table=table,
         columns=(*chosen, CORRUPT) if on_corrupt == "report" else chosen,
-        topics=tuple(topics),
+        topics=topics,
         on_corrupt=on_corrupt,
         split_bytes=DEFAULT_SPLIT_BYTES,
         batch_rows=batch_rows or (DEFAULT_BATCH_ROWS if table == "commitlog" else DEFAULT_UNIT_ROWS),

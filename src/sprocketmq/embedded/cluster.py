@@ -120,6 +120,9 @@ class LocalCluster:
         for name, value in (("namesrv_port", namesrv_port), ("port", port)):
             if type(value) is not int or not 0 <= value <= 65535:
                 raise ConfigError(f"{name} must be a whole number from 0 to 65535, not {value!r}")
+        check_number("default_topic_queues", default_topic_queues, whole=True)
+        check_number("max_message_bytes", max_message_bytes, whole=True)
+        check_number("transaction_timeout_s", transaction_timeout_s)
         check_number("start_timeout_s", start_timeout_s, over=0)
         if store is not None and not os.fspath(store):
             raise ConfigError("store is '': name a directory, '.' for the current one, or leave it out for a temporary one")

@@ -60,7 +60,11 @@ class Values:
         known = list(names)
         self._names = {name.lower(): name for name in known if not name.endswith(".")}
         prefixes = tuple(name.lower() for name in known if name.endswith("."))
-        self._given = {name.lower(): value for name, value in options.items()}
+        self._given: dict[str, str] = {}
+        for name, value in options.items():
+            if not isinstance(name, str):
+                raise self.error(repr(name), "the name of an option is text")
+            self._given[name.lower()] = self._as_text(name, value)
         for name in options:
             low = name.lower()
             if low not in self._names and "credentials.file" in self._names and _carries_secret(low):
@@ -69,6 +73,16 @@ class Values:
                 near = difflib.get_close_matches(low, self._names, 1)
                 hint = f"; did you mean {self._names[near[0]]!r}?" if near else "."
                 raise self.error(name, f"there is no such option{hint} The options are {', '.join(known)}")
+
+    def _as_text(self, name: str, value: object) -> str:
+        """Return a value as Spark's ``option`` would hand it on."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int | float):
+            return str(value)
+        raise self.error(name, f"its value is text or a number, not {value!r}")
 
     def error(self, name: str, problem: str) -> OptionError:
         """Return the error to raise for an option."""

@@ -170,8 +170,10 @@ def security_options(secure: Secure | None) -> dict[str, str]:
 
 def with_security(options: Mapping[str, str], secure: Secure | None) -> dict[str, str]:
     """Return ``options`` and those for the argument ``secure``. Raises ConfigError when an option is given in both."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options must be a mapping of names to values, not {options!r}")
     added = security_options(secure)
-    given = {name.lower() for name in options}
+    given = {str(name).lower() for name in options}
     for name in added:
         if name.lower() in given:
             raise ConfigError(f"option {name!r} is given, and so is the argument secure, which settles it: leave one of them out")

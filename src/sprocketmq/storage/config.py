@@ -45,6 +45,8 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
 
     Raises ConfigError for anything else, more than 256 levels, or one of zero or more than a year.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"message_delay_level must be text such as '1s 5s 1m', not {text!r}")
     levels = []
     for word in text.split():
         number, unit = word[:-1], _UNITS_MS.get(word[-1])

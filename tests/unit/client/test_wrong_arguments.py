@@ -8,10 +8,26 @@ from typing import Any
 
 import pytest
 
-from sprocketmq import AdminClient, Message, MessageQueue, Producer, PullConsumer, PushConsumer, TransactionOutcome, TransactionProducer
+from sprocketmq import (
+    AdminClient,
+    Batching,
+    Credentials,
+    Message,
+    MessageQueue,
+    Namespace,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TlsConfig,
+    TraceConfig,
+    TransactionOutcome,
+    TransactionProducer,
+    arrow,
+)
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import SprocketError
 from sprocketmq.protocol.bodies import AclInfo, SubscriptionGroupConfig, TopicConfig
+from sprocketmq.spark.jobs.land import plan_landing
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 # What a method can take, by the name of the parameter.
@@ -113,4 +129,46 @@ async def test_no_wrong_argument_is_met_with_an_error_from_inside(cluster, kind)
                 continue
             except Exception as e:
                 inside.append(f"{text}: {type(e).__name__}: {e}")
+    assert not inside, "\n".join(inside)
+
+
+NAMESRV = "127.0.0.1:1"
+# What is made of arguments, and functions that check theirs at once, with what they need.
+MADE: dict[Callable[..., Any], dict[str, Any]] = {
+    AdminClient: {"namesrv": NAMESRV},
+    Batching: {},
+    Credentials: {"access_key": "a", "secret_key": "b"},
+    LocalCluster: {},
+    Message: {"topic": "t", "body": b"x"},
+    Namespace: {"name": "shop"},
+    Producer: {"group": "pg", "namesrv": NAMESRV},
+    PullConsumer: {"group": "cg", "namesrv": NAMESRV},
+    PushConsumer: {"group": "cg", "subscriptions": "t", "namesrv": NAMESRV},
+    TlsConfig: {},
+    TraceConfig: {},
+    TransactionProducer: {"group": "tg", "check": print, "namesrv": NAMESRV},
+    arrow.arrow_schema: {},
+    arrow.follow: {"topic": "t", "namesrv": NAMESRV},
+    arrow.read_store: {"path": "nowhere"},
+    arrow.read_topic: {"topic": "t", "namesrv": NAMESRV},
+    plan_landing: {"topics": "t", "to": "nowhere", "nameserver": NAMESRV},
+}
+
+
+@pytest.mark.parametrize("make", MADE, ids=lambda make: make.__name__)
+def test_what_is_made_of_wrong_arguments_is_refused_without_an_error_from_inside(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if make is arrow.read_store:
+        (tmp_path / "nowhere" / "commitlog").mkdir(parents=True)
+    inside: list[str] = []
+    for name in (
+        one.name for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD and one.name != "clock"
+    ):
+        for wrong in WRONG:
+            try:
+                make(**{**MADE[make], name: wrong})
+            except (SprocketError, TypeError):
+                continue
+            except Exception as e:
+                inside.append(f"{name}={wrong!r}: {type(e).__name__}: {e}")
     assert not inside, "\n".join(inside)

@@ -122,6 +122,7 @@ def test_the_blocking_producer_refuses_what_is_no_message_and_takes_no_room():
         (lambda: PushConsumer("cg", "t", namesrv=NAMESRV, orderly="no"), "orderly must be True or False, not 'no'"),
         (lambda: PullConsumer("cg", namesrv=NAMESRV, auto_commit=0), "auto_commit must be True or False, not 0"),
         (lambda: Producer("pg", namesrv=NAMESRV, auto_batch=Batching()), "auto_batch must be True or False"),
+        (lambda: PullConsumer("cg", namesrv=NAMESRV, rebalance="fair"), "rebalance must be one of average, circle"),
         (lambda: Batching(adaptive="no"), "adaptive must be True or False, not 'no'"),
         (lambda: TlsConfig(verify="no"), "verify must be True or False, not 'no'"),
         (lambda: LocalCluster(secure="no"), "secure must be True or False, not 'no'"),
@@ -149,6 +150,7 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
     address = cluster.namesrv.address
     async with (
         Producer("pg", namesrv=address) as producer,
+        Producer("pg", namesrv=address, auto_batch=True) as gathering,
         PullConsumer("cg", namesrv=address) as pull,
         AdminClient(namesrv=address) as admin,
         push(cluster) as consumer,
@@ -157,6 +159,9 @@ async def test_calls_with_arguments_of_a_wrong_type_are_refused_by_name(cluster)
             (lambda: producer.send(Message("t", b"x"), timeout_s="3"), "timeout_s must be a number of seconds over 0, not '3'"),
             (lambda: producer.send(Message("t", b"x"), timeout_s=0), "timeout_s must be a number of seconds over 0, not 0"),
             (lambda: producer.send(Message("t", b"x"), timeout_s=True), "timeout_s must be a number of seconds over 0, not True"),
+            (lambda: producer.send(Message("t", b"x", wait_store_ok="no")), "wait_store_ok must be True or False, not 'no'"),
+            (lambda: producer.send_batch([Message("t", b"x", wait_store_ok=1)]), "wait_store_ok must be True or False, not 1"),
+            (lambda: gathering.send(Message("t", b"x", wait_store_ok="no")), "wait_store_ok must be True or False, not 'no'"),
             (lambda: pull.pull("t", 0), "the queue must be a MessageQueue"),
             (lambda: pull.pull(QUEUE, "0"), "offset must be a whole number from 0 to .*, not '0'"),
             (lambda: pull.pull(QUEUE, 1.5), "offset must be a whole number from 0 to .*, not 1.5"),

@@ -88,6 +88,8 @@ class PullConsumer(Client):
         check_hooks(hooks)
         tracing = trace_config(trace)
         check_bools(auto_commit=auto_commit)
+        if not isinstance(rebalance, Mapping):  # which is checked beside the subscriptions
+            read_strategy(rebalance, ())
         from_where(consume_from)
         self._consume_from = consume_from
         self._auto_commit = auto_commit

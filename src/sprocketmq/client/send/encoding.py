@@ -96,7 +96,7 @@ class MessageEncoder:
         if (
             message.keys
             or message.properties
-            or not message.wait_store_ok
+            or message.wait_store_ok is not True
             or message.delay_level
             or message.deliver_at_ms is not None
             or message.ordering_key is not None
@@ -178,6 +178,8 @@ class MessageEncoder:
             text += f"DELAY\x01{message.delay_level}\x02"
         elif message.deliver_at_ms is not None:
             text += f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+        if type(message.wait_store_ok) is not bool:
+            raise InvalidMessage(f"wait_store_ok must be True or False, not {message.wait_store_ok!r}", index=index)
         return f"{text}WAIT\x01{'true' if message.wait_store_ok else 'false'}\x02"
 
     def plain_properties(self, properties: Mapping[str, str]) -> bytes:
@@ -235,7 +237,7 @@ class MessageEncoder:
             if (
                 known is None
                 or message.properties
-                or not message.wait_store_ok
+                or message.wait_store_ok is not True
                 or message.delay_level
                 or message.deliver_at_ms is not None
                 or message.ordering_key is not None
@@ -276,7 +278,7 @@ class MessageEncoder:
         topic, queue, wait = first.topic, first.queue, first.wait_store_ok
         with_priority = type(queue_of(first)) is PriorityQueue
         key = first.ordering_key
-        plain = wait and key is None
+        plain = wait is True and key is None
         limit = self._max_bytes
         tails, pack_head, head_bytes = self._tails, entry_head, BATCH_ENTRY_HEAD_BYTES
         batches: list[EncodedBatch] = []

@@ -14,6 +14,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from sprocketmq.arrow.schema import spark_schema
+from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.jobs.land.by_spark import FormatMissing, check_target, land_by_spark
 from sprocketmq.spark.jobs.land.compaction import compact, no_report
@@ -100,11 +101,15 @@ def plan_landing(
     progress: Report | None = None,
 ) -> LandPlan:
     """Check the arguments and the target of ``land`` without Spark and without a broker. Raises what ``land`` raises for them."""
+    check_bools(sync=sync)
+    check_number("file_bytes", file_bytes, whole=True)
+    if compact_after is not None:
+        check_number("compact_after", compact_after, whole=True)
     wanted = Wanted(
         topics=names(topics),
         to=os.fspath(to),
         nameserver=nameserver,
-        format=format.lower(),
+        format=str(format).lower(),
         columns=None if columns is None else names(columns),
         partition_by=None if partition_by is None else names(partition_by),
         batch_messages=batch_messages,

@@ -130,5 +130,5 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
 
 def at_least(name: str, value: float | None, least: float) -> None:
     """Raise ConfigError for a number below ``least``; None is allowed."""
-    if value is not None and value < least:
+    if value is not None and not value >= least:  # NaN is not
         raise ConfigError(f"{name} is {value}, and must be at least {least}")
