@@ -117,5 +117,5 @@ def test_values_are_text_or_what_spark_makes_text_of():
     values = Values({"Rows": 4, "wait": True, "share": 0.5}, ["rows", "wait", "share"])
     assert (values.integer("rows", None, 1), values.boolean("wait", False), values.text("share")) == (4, True, "0.5")
     for options in ({"rows": None}, {"rows": [4]}, {5: "4"}):
-        with pytest.raises(OptionError, match="its value is text or a number|the name of an option is text"):
+        with pytest.raises(OptionError, match=r"its value is text or a number|the name of an option is text"):
             Values(options, ["rows"])
