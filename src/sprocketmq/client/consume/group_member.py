@@ -164,7 +164,10 @@ class GroupMember:
         except SprocketError as e:
             log.warning("consumer group %s: offsets not committed at close: %s", self.group, e)
         if self._locks is not None:
-            await self._locks.unlock(list(self.queues))
+            # Also those that were granted for queues whose start is not known yet. A release unlocks when it has committed.
+            await self._locks.close()
+            released = {pq.queue for pq, release in self._releases.items() if release.idle.done()}
+            await self._locks.unlock([queue for queue in self._locks.leases.queues if queue not in released])
             await self._releases_begun()  # of handlers that have ended meanwhile
 
     async def _releases_begun(self) -> None:

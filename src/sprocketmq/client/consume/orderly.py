@@ -41,6 +41,11 @@ class Leases:
         """Remove a lock that was released, or is another member's now."""
         self._granted_at.pop(queue, None)
 
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that were locked and not released since, also those whose lock may have expired."""
+        return list(self._granted_at)
+
     def holds(self, queue: MessageQueue) -> bool:
         """Whether messages of ``queue`` may be handed out now."""
         granted_at = self._granted_at.get(queue)
@@ -69,11 +74,15 @@ class MemberLocks:
         self.leases: Leases = Leases(instance.clock)
         # One request at a time: a renewal that arrives after the unlock would make the next member wait.
         self._asking = asyncio.Lock()
+        self._closed = False
 
     async def lock(self, queues: Collection[MessageQueue]) -> Locked:
-        """Request the locks of ``queues`` from their brokers (41), or renew them."""
+        """Request the locks of ``queues`` from their brokers (41), or renew them; after ``close`` all are refused."""
         result = Locked()
         async with self._asking:
+            if self._closed:
+                result.refused.update(queues)
+                return result
             await all_of(self._lock(address, part, result) for address, part in self._by_broker(queues, result).items())
         return result
 
@@ -95,6 +104,11 @@ class MemberLocks:
                 result.kept.add(queue)
             else:
                 result.taken.add(queue)
+
+    async def close(self) -> None:
+        """Request no more locks; returns when the brokers have answered the last request, so that ``leases`` has every lock."""
+        async with self._asking:
+            self._closed = True
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Release locks (42), so that the next member need not wait until they expire. Best effort."""

@@ -1,9 +1,12 @@
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
 from fake_cluster import answer, hang_up
 from tests.inside import id_of
+from tests.waiting import stays
 
+from sprocketmq.client import PushConsumer
 from sprocketmq.client import instance as instance_module
 from sprocketmq.client.consume.orderly import BROKER_S, VALID_S, Leases, MemberLocks
 from sprocketmq.client.instance import Instance
@@ -145,3 +148,44 @@ async def test_giving_up_locks_raises_nothing_when_the_broker_is_gone(cluster):
         await cluster.broker.stop()
         await locks.unlock([QUEUE])
         assert not locks.leases.holds(QUEUE)
+
+
+async def test_locks_that_a_closing_member_may_have_are_all_known_and_no_more_are_requested(cluster):
+    asked = []
+
+    def later(conn, command):
+        asked.append((conn, command))
+        return True
+
+    cluster.broker.script(Q.LOCK_BATCH_MQ, later)
+    async with member(cluster) as locks:
+        locking = asyncio.ensure_future(locks.lock(QUEUES[:2]))
+        await cluster.broker.until(lambda: asked)
+        closing = asyncio.ensure_future(locks.close())
+        await stays(lambda: not closing.done())
+        cluster.broker.on_LOCK_BATCH_MQ(*asked[0])
+        await closing
+        assert (await locking).taken == set(locks.leases.queues) == set(QUEUES[:2])
+        assert (await locks.lock(QUEUES[2:])).refused == set(QUEUES[2:])
+    assert cluster.broker.count(Q.LOCK_BATCH_MQ) == 1
+
+
+@pytest.mark.parametrize("code", [Q.LOCK_BATCH_MQ, Q.QUERY_CONSUMER_OFFSET])
+async def test_a_member_that_closes_while_it_takes_over_leaves_no_lock_behind(cluster, code, caplog):
+    asked = []
+
+    def later(conn, command):
+        asked.append((conn, command))
+        return True
+
+    cluster.broker.script(code, *[later] * (1 if code == Q.LOCK_BATCH_MQ else 8))
+    consumer = PushConsumer("cg", "t", namesrv=cluster.namesrv.address, orderly=True)
+    await consumer.start()
+    await cluster.broker.until(lambda: asked)
+    closing = asyncio.ensure_future(consumer.close())
+    await stays(lambda: consumer.assignment == [])
+    if code == Q.LOCK_BATCH_MQ:
+        cluster.broker.on_LOCK_BATCH_MQ(*asked[0])
+    await closing
+    assert cluster.broker.locks == {}
+    assert caplog.messages == []
