@@ -12,6 +12,7 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
 from sprocketmq.client import AdminClient, Producer, PullConsumer, PushConsumer
 from sprocketmq.client.consume.pull_requests import PullStatus
+from sprocketmq.client.send.batching import Batching
 from sprocketmq.errors import BrokerError, ConfigError, InvalidName, MessageTooLarge, NameserverUnavailable, TopicNotFound
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.message import Message, MessageQueue
@@ -325,3 +326,22 @@ async def test_administration_that_cannot_be_is_refused(real, admin):
     for look in (admin.topic_stats, admin.route, admin.queues, admin.topic_config):
         with pytest.raises(TopicNotFound):
             await look("nope")
+
+
+@pytest.mark.parametrize("batching", [None, Batching(max_delay_ms=1)], ids=["singly", "gathered"])
+async def test_messages_go_to_the_queues_that_a_topic_has_left(real, batching):
+    async with AdminClient(namesrv=real.namesrv.address) as admin:
+        await admin.create_topic("shrinking", queues=16)
+        async with Producer("pg", namesrv=real.namesrv.address, batching=batching) as producer:
+            await producer.send(Message("shrinking", b"first"))
+            await admin.create_topic("shrinking", queues=2)
+            singly = [Message("shrinking", b"%d" % n, tag=f"t{n}") for n in range(32)]
+            keyed = [Message("shrinking", b"k%d" % n, ordering_key=f"k{n}") for n in range(32)]
+            if batching is None:  # else a batch of several keys has one queue
+                singly += keyed
+            batches = asyncio.gather(*(producer.send_batch([Message("shrinking", b"b")] * 3) for _ in range(8)))
+            results = await asyncio.gather(*(producer.send(message) for message in singly))
+            assert {result.queue_id for result in (*results, *(result for batch in await batches for result in batch))} == {0, 1}
+            assert {(await producer.send(message)).queue_id for message in keyed} == {0, 1}
+            with pytest.raises(BrokerError, match=r"queueId\[9\] is illegal"):
+                await producer.send(Message("shrinking", b"x", queue=MessageQueue("shrinking", "broker-a", 9)))

@@ -7,12 +7,13 @@ for each topic, which keeps the order of its requests, or one for a request that
 import asyncio
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 
 from sprocketmq.client.hook_calls import HookCalls, SendCall
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.loop_bound import OPEN
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
-from sprocketmq.client.send.requests import SendRequest, read_failure
+from sprocketmq.client.send.requests import SendRequest, queue_is_gone, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
 from sprocketmq.client.send.room import Room
 from sprocketmq.client.send.send_header import HEADER
@@ -324,11 +325,20 @@ class Outbox:
                 self._brokers.drop(target.address)
         renewed = self._login is not None and self._login.current is not request.signed_by
         failure = read_failure(outcome, target.address, request.topic, renewed=renewed)
+        again = False
+        if queue_is_gone(outcome):
+            self._forget_queue(target)
+            # Not chosen by the caller, or for a whole batch of ordering keys.
+            again = type(request.queue) is not MessageQueue
+            failure = replace(failure, passing=again)
         if failure.broker_at_fault and self._faults is not None:
             self._faults.failed(target.broker_name)
         now = self.loop.time()
         try:
             request.count_failure(failure, retries=self._retries, now=now)
+            if again:
+                request.target = None
+                return 0.0
             self._instance.refresh_soon(request.topic)
             return request.next_try(now=now)
         except SprocketError as e:
@@ -341,6 +351,14 @@ class Outbox:
             else:
                 self.fail(request, e)
             return None
+
+    def _forget_queue(self, target: Target) -> None:
+        """Have the next send look up the route of a topic, if the one that is known has a queue that the topic has not."""
+        topic = target.publisher.topic
+        publisher = self._by_topic.get(topic)
+        if publisher is not None and MessageQueue(topic, target.broker_name, target.queue_id) in publisher.route.publish_queues:
+            del self._by_topic[topic]
+            self._instance.routes.pop(topic, None)
 
     # --- how a request ends ---
 

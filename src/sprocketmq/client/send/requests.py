@@ -98,6 +98,11 @@ def read_failure(outcome: SprocketError | Command, address: str, topic: str, *, 
     return Failure(error, passing, passing and not weakly_stored and not about_topic)
 
 
+def queue_is_gone(answer: SprocketError | Command) -> bool:
+    """Return whether an answer refuses the queue: the topic has fewer than the client believed."""
+    return isinstance(answer, Command) and answer.code == ResponseCode.INVALID_PARAMETER and "queueId[" in (answer.remark or "")
+
+
 class Listener(Protocol):
     """Who handles how the tries of a request end."""
 
