@@ -13,6 +13,7 @@ gc.disable()
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from tests.inside import listen_on_own_ports  # noqa: E402
 
 from sprocketmq import testing  # noqa: E402
 
@@ -26,6 +27,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # printed with the line that repeats it.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("shared-machine")
+
+# A server of this process that ends finds its port free when it comes back.
+listen_on_own_ports()
 
 # A wait ends when its condition is true; on a machine that does other things, too, that may take a while.
 testing.TIMEOUT_S = 60.0

@@ -6,15 +6,24 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from tests.ports import on_own_ports
+
 from sprocketmq import sync
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.send.faults import FaultTable
+from sprocketmq.net import listening
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.link import Link
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.store import MessageStore
+
+
+def listen_on_own_ports() -> None:
+    """Have the servers of this process listen on ports of its own where any would do."""
+    listening.listen = on_own_ports(listening.listen)
+    listening._bind = on_own_ports(listening._bind)
 
 
 def instance_of(client: Any) -> Instance:

@@ -112,7 +112,7 @@ TIMED: dict[str, str] = {
 # Private names of the package, and of others, by the reason why a test uses them.
 INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
-        "inside.py": "_held _instance _log _member _out _publishers _room _table",
+        "inside.py": "_bind _held _instance _log _member _out _publishers _room _table",
     },
     "a test says when the work of a timer or of a thread is done": {
         "spark/test_stream_reader.py": "_pause",

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -12,21 +13,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.client.arguments import check_bools, check_number
 from sprocketmq.clock import SYSTEM_CLOCK
-from sprocketmq.embedded.children import ChildServers
+from sprocketmq.embedded.children import NAMESRV, ChildServers
 from sprocketmq.embedded.plan import TRANSACTION_TIMEOUT_S, ClusterPlan
 from sprocketmq.embedded.threads import ThreadServers
 from sprocketmq.embedded.users import add_user
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
+from sprocketmq.net.address import parse_address
+from sprocketmq.net.listening import keep_port
 from sprocketmq.net.tasks import share
 from sprocketmq.processes.members import check_arrangement, members_of
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.security.directory import SecureDirectory
 from sprocketmq.storage.config import DELAY_LEVELS
+
+if TYPE_CHECKING:
+    import socket
 
 START_TIMEOUT_S = 30.0
 
@@ -152,6 +158,7 @@ class LocalCluster:
         self._servers: Servers | None = None
         self._pid = 0
         self._lock = threading.Lock()
+        self._kept_ports: dict[str, socket.socket] = {}
 
     # --- life ---
 
@@ -195,6 +202,8 @@ class LocalCluster:
             try:
                 how(servers)
             finally:
+                for name in list(self._kept_ports):
+                    self._give_up_port(name)
                 self._remove_temporary()
 
     def __enter__(self) -> Self:
@@ -344,23 +353,43 @@ class LocalCluster:
 
     def stop_broker(self, broker_name: str = "broker-a") -> None:
         """Stop one broker or replica cleanly and leave the rest running."""
-        self._own().stop_broker(broker_name)
+        self._leave_port(broker_name, self._own().stop_broker)
 
     def kill_broker(self, broker_name: str = "broker-a") -> None:
         """End one broker or replica as ``kill -9`` does and leave the rest running."""
-        self._own().kill_broker(broker_name)
+        self._leave_port(broker_name, self._own().kill_broker)
 
     def start_broker(self, broker_name: str = "broker-a") -> None:
         """Start a stopped or killed broker or replica again, on its old port and store."""
         self._own().start_broker(broker_name)
+        self._give_up_port(broker_name)
 
     def stop_namesrv(self) -> None:
         """Stop the nameserver and leave the brokers running."""
-        self._own().stop_namesrv()
+        servers = self._own()
+        servers.stop_namesrv()
+        self._keep_port(NAMESRV, servers.namesrv)
 
     def start_namesrv(self) -> None:
         """Start the stopped nameserver again on its old port; brokers register again on their own."""
         self._own().start_namesrv()
+        self._give_up_port(NAMESRV)
+
+    def _leave_port(self, broker_name: str, end: Callable[[str], None]) -> None:
+        address = self.address(broker_name)
+        end(broker_name)
+        self._keep_port(broker_name, address)
+
+    def _keep_port(self, name: str, address: str) -> None:
+        """Keep the port of a server that is away, so that it can come back there."""
+        if os.name == "posix" and name not in self._kept_ports:
+            with contextlib.suppress(OSError):
+                self._kept_ports[name] = keep_port(*parse_address(address))
+
+    def _give_up_port(self, name: str) -> None:
+        kept = self._kept_ports.pop(name, None)
+        if kept is not None:
+            kept.close()
 
     def _own(self) -> Servers:
         servers = self._running()

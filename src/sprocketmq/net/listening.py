@@ -54,6 +54,21 @@ async def listen_with_tls(
     return TlsListener(make_protocol, sockets, tls, context, name=name, peer_log=peer_log, refusal=refusal, silence_s=silence_s)
 
 
+def keep_port(host: str, port: int) -> socket.socket:
+    """Return a socket that keeps the system from giving a port to anybody until it is closed, while the server there is away.
+
+    The server may come back meanwhile. Raises OSError when the port is somebody's already.
+    """
+    kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((host, port))
+    except BaseException:
+        kept.close()
+        raise
+    return kept
+
+
 async def stop_accepting(listener: Listener) -> None:
     """Close ``listener``. What it had accepted is a connection when this returns, which its owner can close then.
 

@@ -433,3 +433,19 @@ def test_a_store_of_one_broker_is_not_hidden_by_those_of_two(tmp_path):
     with pytest.raises(ConfigError, match="is the store of a single broker"), LocalCluster(store=tmp_path, brokers=2):
         pass
     assert not (tmp_path / "broker-a").exists()
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_the_ports_of_servers_that_are_away_are_given_to_nobody(in_process):
+    with LocalCluster(in_process=in_process) as mq:
+        mq.stop_broker()
+        mq.stop_namesrv()
+        for address in (mq.address("broker-a"), mq.namesrv):
+            host, _, port = address.partition(":")
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+            with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+                client.connect((host, int(port)))
+        mq.start_namesrv()
+        mq.start_broker()
+        wait_until(lambda: send(mq, b"one"))
