@@ -85,6 +85,15 @@ async def test_submitted_messages_keep_their_order_in_a_queue(
     assert [(view["queue_id"], view["body"]) for view in views] == [(1, b"%d" % i) for i in range(20)]
 
 
+async def test_messages_go_to_the_queues_that_a_topic_has_left(
+    apache_namesrv: ApacheNamesrv, apache_broker: ApacheBroker, topic: str
+) -> None:
+    async with Producer("oc_producer", namesrv=apache_namesrv.address) as producer, AdminClient(namesrv=apache_namesrv.address) as admin:
+        await producer.send(Message(topic, b"first"))
+        await admin.create_topic(topic, queues=1, cluster=apache_broker.cluster)
+        assert {(await producer.send(Message(topic, b"%d" % i))).queue_id for i in range(2 * QUEUES)} == {0}
+
+
 async def test_our_push_consumer_gets_everything_once_and_commits(java: JavaClient, apache_namesrv: ApacheNamesrv, topic: str) -> None:
     sent = variety(topic) * 5
     java.send(apache_namesrv.address, sent)
