@@ -10,6 +10,7 @@
 ``BrokerProcess`` is the same for a broker alone, of which there can be several.
 """
 
+import contextlib
 import selectors
 import subprocess
 import sys
@@ -17,9 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sprocketmq.net.address import parse_address
+from sprocketmq.net.listening import keep_port
+
+if TYPE_CHECKING:
+    import socket
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -138,6 +143,7 @@ class BrokerProcess(ServeProcess):
         self.name = name
         self.advertise = advertise
         self.port: int = 0
+        self._kept_port: "socket.socket | None" = None
 
     def _arguments(self) -> list[str]:
         return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]
@@ -145,4 +151,22 @@ class BrokerProcess(ServeProcess):
     def ready(self) -> str:
         """Wait for the launched process and return its address. Raises ServeFailed."""
         self.port = parse_address(self._await_ready()["broker"])[1]
+        self._give_up_port()
         return f"127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL) and wait until it is gone; harmless when none runs. The port is kept for its return."""
+        super().kill()
+        if self.port and self._kept_port is None:
+            with contextlib.suppress(OSError):
+                self._kept_port = keep_port("127.0.0.1", self.port)
+
+    def close(self) -> None:
+        """Kill the process if it runs, and free all resources."""
+        super().close()
+        self._give_up_port()
+
+    def _give_up_port(self) -> None:
+        kept, self._kept_port = self._kept_port, None
+        if kept is not None:
+            kept.close()
