@@ -143,7 +143,7 @@ class BrokerProcess(ServeProcess):
         self.name = name
         self.advertise = advertise
         self.port: int = 0
-        self._kept_port: "socket.socket | None" = None
+        self._kept_port: socket.socket | None = None
 
     def _arguments(self) -> list[str]:
         return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]
