@@ -169,7 +169,7 @@ FAULT_SENDS ?= 1000000
 FAULT_SEEDS ?= 200
 FAULT_SEED  ?= $(shell date +%s)
 faults-long: $(STAMP)
-	SPROCKETMQ_FAULT_SEEDS=$(FAULT_SEEDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults/test_consuming.py -s --timeout=0
+	SPROCKETMQ_FAULT_SEEDS=$(FAULT_SEEDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults/test_consuming.py tests/faults/test_members.py -s --timeout=0
 	SPROCKETMQ_FAULT_SENDS=$(FAULT_SENDS) SPROCKETMQ_FAULT_SEED=$(FAULT_SEED) $(PYTEST) tests/faults -k every_send -s --timeout=0
 
 FAULT_KILLS      ?= 1000

@@ -24,6 +24,7 @@ SLEEPERS = {
     "crash/test_send_back.py": "paces questions to another process",
     "faults/test_sends.py": "a fault lasts for some time",
     "faults/test_consuming.py": "a fault lasts for some time; a handler that takes its time",
+    "faults/test_members.py": "the moments between steps are random; a handler that takes its time",
     "faults/test_replication.py": "a fault lasts for some time; sends that fail are paced",
     "interop/test_reading_from_slaves.py": "paces questions to brokers in other processes",
     "interop/test_replication_metadata.py": "the slave of Apache's works by timers",
