@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sprocketmq.errors import PortInUse
+from sprocketmq.net.listening import keep_port
 
 LOOPBACK = "127.0.0.1"
 
@@ -28,14 +29,7 @@ def hold(port: int = 0) -> socket.socket:
     A port that is merely free may be given to a server of another test, which then answers. A server of this test may listen on the port
     while it is held, or after the socket is closed.
     """
-    held = socket.socket()
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((LOOPBACK, port))
-    except OSError:
-        held.close()
-        raise
-    return held
+    return keep_port(LOOPBACK, port)
 
 
 def address_of(held: socket.socket) -> str:
