@@ -34,7 +34,10 @@ def topic_create(
     queues: Annotated[int, typer.Option(help="Queues on each broker.")] = 8,
     cluster: Annotated[str | None, typer.Option(help="Only on brokers of this cluster.")] = None,
     broker: Annotated[str | None, typer.Option(help="Only on this broker.")] = None,
-    attribute: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic attribute; may be repeated.")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A topic attribute, as queue.type=BatchCQ for batch queues; may be repeated."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Create a topic, or change one that exists."""
