@@ -4,7 +4,6 @@ import asyncio
 import gc
 import subprocess
 import sys
-import threading
 import warnings
 
 import pytest
@@ -303,8 +302,6 @@ def test_clients_that_are_closed_or_never_started_do_not_warn(mq):
 
 
 def test_a_blocking_producer_that_is_dropped_warns_and_still_sends(mq):
-    before = threading.active_count()
-
     def program():
         producer = sync.Producer("pg", namesrv=mq.namesrv)
         producer.start()
@@ -314,7 +311,7 @@ def test_a_blocking_producer_that_is_dropped_warns_and_still_sends(mq):
     (text,) = forgotten(lambda: results.extend(program()))
     assert text.startswith("unclosed sync.Producer of group 'pg' with ")
     assert {future.result(60).topic for future in results} == {"t"}
-    wait_until(lambda: not faces.dropped and threading.active_count() <= before)
+    wait_until(lambda: not faces.dropped and faces.shared_thread.thread is None)
 
 
 @pytest.mark.parametrize("kind", [sync.PullConsumer, sync.PushConsumer])
