@@ -228,11 +228,11 @@ def test_a_blocking_call_from_the_loop_itself_is_refused(running):
 
 
 def test_the_loop_thread_lives_while_a_client_is_open(running):
-    assert loop_threads() == []
+    wait_until(lambda: not loop_threads())
     with sync.Producer("pg", namesrv=running.namesrv.address), sync.AdminClient(namesrv=running.namesrv.address):
         assert len(loop_threads()) == 1
         assert loop_threads()[0].daemon
-    assert loop_threads() == []
+    wait_until(lambda: not loop_threads())
 
 
 def test_a_client_that_is_not_started_or_closed_says_so(running):
@@ -252,7 +252,7 @@ def test_a_client_that_is_not_started_or_closed_says_so(running):
 def test_a_start_that_fails_leaves_no_thread():
     with pytest.raises(NameserverUnavailable):
         sync.Producer("pg", namesrv="127.0.0.1:1").start()
-    assert loop_threads() == []
+    wait_until(lambda: not loop_threads())
 
 
 def test_arguments_are_those_of_the_async_client():
@@ -531,7 +531,7 @@ def test_a_callback_cannot_close_its_producer_which_stays_open(running):
         assert called.wait(60)
         assert "as in a callback of submit" in refused[0]
         producer.send(Message("t", b"y"))
-    assert not loop_threads()
+    wait_until(lambda: not loop_threads())
 
 
 # --- fork ---------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_a_cluster_takes_and_returns_messages_and_leaves_no_trace():
         store = mq.store
         assert (store / "commitlog").is_dir()
     assert not store.exists()
-    assert not any(t.name == "sprocketmq-cluster" for t in threading.enumerate())
+    wait_until(lambda: not any(t.name == "sprocketmq-cluster" for t in threading.enumerate()))
 
 
 async def test_async_with_starts_and_stops_it_too():
