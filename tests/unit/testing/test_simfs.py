@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sprocketmq.clock import ManualClock
@@ -89,6 +89,7 @@ class Hands:
 
 @settings(max_examples=150)
 @given(st.lists(steps, max_size=25))
+@example([("open", "/d/b"), ("make_dirs", "/d/a/f"), ("rename", "/d/b", "/d/a")])
 def test_it_does_what_the_real_one_does(program: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         sim_fs = SimFileSystem()

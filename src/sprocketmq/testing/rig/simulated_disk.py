@@ -419,7 +419,7 @@ class SimFileSystem:
                 directory = found
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing an existing one. Raises EISDIR for a directory."""
+        """Rename a file, replacing an existing one. Raises EISDIR when either is a directory."""
         with self._lock:
             fault = self._begin("rename", new)
             if fault is not None:
@@ -430,6 +430,8 @@ class SimFileSystem:
                 raise disk_error(errno.ENOENT, old)
             if isinstance(node, Directory):
                 raise disk_error(errno.EISDIR, old)
+            if isinstance(target.live.get(new_name), Directory):
+                raise disk_error(errno.EISDIR, new)
             if old != new:
                 self._tree.change_names((source, old_name, None), (target, new_name, node))
 
