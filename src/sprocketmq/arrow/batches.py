@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from sprocketmq.arrow.schema import COLUMNS
+from sprocketmq.arrow.schema import COLUMNS, check_known
 from sprocketmq.errors import ConfigError, SprocketError
 
 
@@ -91,9 +91,7 @@ def check_columns(columns: Sequence[str], known: Iterable[str] = COLUMNS) -> tup
     if isinstance(columns, str):
         raise ConfigError(f"columns must be a list of names, not the text {columns!r}: write [{columns!r}]")
     chosen, there = tuple(columns), list(known)
-    for name in chosen:
-        if name not in there:
-            raise ConfigError(f"there is no column {name!r}; the columns are {', '.join(there)}")
+    check_known(chosen, there)
     if len(set(chosen)) < len(chosen) or not chosen:
         raise ConfigError("name at least one column, and each only once")
     return chosen

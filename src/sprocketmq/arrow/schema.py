@@ -1,6 +1,6 @@
 """Columns of the `rocketmq` format in their order, with Spark and Arrow types."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -57,9 +57,14 @@ def spark_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
     return ", ".join(f"{name} {COLUMNS[name].sql_type}" for name in columns)
 
 
+def check_known(columns: Iterable[str], known: Collection[str]) -> None:
+    """Raise ConfigError for a column that does not exist."""
+    for name in columns:
+        if name not in known:
+            raise ConfigError(f"there is no column {name!r}; the columns are {', '.join(known)}")
+
+
 def arrow_schema(columns: Sequence[str] = DEFAULT_COLUMNS) -> pa.Schema:
     """Return the Arrow schema of every yielded batch of ``columns``. Raises ConfigError for one that does not exist."""
-    for name in columns:
-        if name not in COLUMNS:
-            raise ConfigError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
+    check_known(columns, COLUMNS)
     return pa.schema([(name, COLUMNS[name].arrow_type) for name in columns])

@@ -178,11 +178,8 @@ def _check_point(name: str, point: object, topic: str) -> None:
             if not isinstance(queue, MessageQueue) or queue.topic != topic:
                 raise ConfigError(f"{name} must give offsets for queues of topic {topic!r} (MessageQueue), not for {queue!r}")
             check_number(f"{name} at {queue}", offset, least=0, most=LARGEST_OFFSET, whole=True)
-    if isinstance(point, float) and not math.isfinite(point):
-        raise ConfigError(f"{name} must be 'first', 'last', a time or offsets, not {point!r}")
-    if isinstance(point, str) and point not in ("first", "last"):
-        raise ConfigError(f"{name} must be 'first', 'last', a time or offsets, not {point!r}")
-    if isinstance(point, bool) or not isinstance(point, str | int | float | datetime | Mapping):
+    number = not isinstance(point, bool) and (isinstance(point, int) or (isinstance(point, float) and math.isfinite(point)))
+    if not number and not isinstance(point, datetime | Mapping) and point not in ("first", "last"):
         raise ConfigError(f"{name} must be 'first', 'last', a time or offsets, not {point!r}")
     if isinstance(point, datetime) and point.tzinfo is None:
         raise ConfigError(f"{name} must be a time with its zone: {point.isoformat()} may be any of 24 moments")
@@ -301,11 +298,9 @@ class _Connection:
     async def _queues(self, *points: Start) -> list[MessageQueue]:
         """Return the queues of the topic. Raises ConfigError when a point names another."""
         queues = await self._consumer.queues(self._plan.topic)
-        for point in points:
-            if isinstance(point, Mapping):
-                for queue in point:
-                    if queue not in queues:
-                        raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r} now")
+        for queue in (queue for point in points if isinstance(point, Mapping) for queue in point):
+            if queue not in queues:
+                raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r} now")
         return queues
 
     async def _offset(self, queue: MessageQueue, point: Start, name: str) -> int:

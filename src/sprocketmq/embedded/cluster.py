@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import contextlib
 import os
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.client.arguments import check_bools, check_number
@@ -24,15 +23,12 @@ from sprocketmq.embedded.threads import ThreadServers
 from sprocketmq.embedded.users import add_user
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
 from sprocketmq.net.address import parse_address
-from sprocketmq.net.listening import keep_port
+from sprocketmq.net.listening import KeptPorts
 from sprocketmq.net.tasks import share
 from sprocketmq.processes.members import check_arrangement, members_of
 from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.security.directory import SecureDirectory
 from sprocketmq.storage.config import DELAY_LEVELS
-
-if TYPE_CHECKING:
-    import socket
 
 START_TIMEOUT_S = 30.0
 
@@ -158,7 +154,7 @@ class LocalCluster:
         self._servers: Servers | None = None
         self._pid = 0
         self._lock = threading.Lock()
-        self._kept_ports: dict[str, socket.socket] = {}
+        self._kept_ports = KeptPorts()
 
     # --- life ---
 
@@ -202,8 +198,7 @@ class LocalCluster:
             try:
                 how(servers)
             finally:
-                for name in list(self._kept_ports):
-                    self._give_up_port(name)
+                self._kept_ports.close()
                 self._remove_temporary()
 
     def __enter__(self) -> Self:
@@ -362,7 +357,7 @@ class LocalCluster:
     def start_broker(self, broker_name: str = "broker-a") -> None:
         """Start a stopped or killed broker or replica again, on its old port and store."""
         self._own().start_broker(broker_name)
-        self._give_up_port(broker_name)
+        self._kept_ports.give_up(broker_name)
 
     def stop_namesrv(self) -> None:
         """Stop the nameserver and leave the brokers running."""
@@ -373,7 +368,7 @@ class LocalCluster:
     def start_namesrv(self) -> None:
         """Start the stopped nameserver again on its old port; brokers register again on their own."""
         self._own().start_namesrv()
-        self._give_up_port(NAMESRV)
+        self._kept_ports.give_up(NAMESRV)
 
     def _leave_port(self, broker_name: str, end: Callable[[str], None]) -> None:
         address = self.address(broker_name)
@@ -382,14 +377,7 @@ class LocalCluster:
 
     def _keep_port(self, name: str, address: str) -> None:
         """Keep the port of a server that is away, so that it can come back there."""
-        if os.name == "posix" and name not in self._kept_ports:
-            with contextlib.suppress(OSError):
-                self._kept_ports[name] = keep_port(*parse_address(address))
-
-    def _give_up_port(self, name: str) -> None:
-        kept = self._kept_ports.pop(name, None)
-        if kept is not None:
-            kept.close()
+        self._kept_ports.keep(name, *parse_address(address))
 
     def _own(self) -> Servers:
         servers = self._running()

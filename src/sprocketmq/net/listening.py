@@ -69,6 +69,30 @@ def keep_port(host: str, port: int) -> socket.socket:
     return kept
 
 
+class KeptPorts:
+    """Ports of servers that are away and are to come back there, by the server's name."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[str, socket.socket] = {}
+
+    def keep(self, name: str, host: str, port: int) -> None:
+        """Keep a port until ``give_up``. Has no effect where systems share such a port, or when somebody has it already."""
+        if os.name == "posix" and name not in self._sockets:
+            with contextlib.suppress(OSError):
+                self._sockets[name] = keep_port(host, port)
+
+    def give_up(self, name: str) -> None:
+        """Let go of the port of a server that is back."""
+        kept = self._sockets.pop(name, None)
+        if kept is not None:
+            kept.close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        for name in list(self._sockets):
+            self.give_up(name)
+
+
 async def stop_accepting(listener: Listener) -> None:
     """Close ``listener``. What it had accepted is a connection when this returns, which its owner can close then.
 

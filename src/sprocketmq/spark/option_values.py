@@ -9,6 +9,7 @@ from typing import Any, Never, TypeVar, overload
 from sprocketmq.errors import ConfigError, InvalidName
 from sprocketmq.net.address import parse_addresses
 from sprocketmq.protocol.names import check_group
+from sprocketmq.protocol.settings import to_text
 
 CLIENT_PREFIX = "rocketmq.client."
 
@@ -76,12 +77,8 @@ class Values:
 
     def _as_text(self, name: str, value: object) -> str:
         """Return a value as Spark's ``option`` would hand it on."""
-        if isinstance(value, str):
-            return value
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, int | float):
-            return str(value)
+        if isinstance(value, str | int | float):
+            return to_text(value)
         raise self.error(name, f"its value is text or a number, not {value!r}")
 
     def error(self, name: str, problem: str) -> OptionError:

@@ -10,7 +10,6 @@
 ``BrokerProcess`` is the same for a broker alone, of which there can be several.
 """
 
-import contextlib
 import selectors
 import subprocess
 import sys
@@ -18,13 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sprocketmq.net.address import parse_address
-from sprocketmq.net.listening import keep_port
-
-if TYPE_CHECKING:
-    import socket
+from sprocketmq.net.listening import KeptPorts
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -143,7 +139,7 @@ class BrokerProcess(ServeProcess):
         self.name = name
         self.advertise = advertise
         self.port: int = 0
-        self._kept_port: socket.socket | None = None
+        self._kept_ports = KeptPorts()
 
     def _arguments(self) -> list[str]:
         return ["broker", "--namesrv", self.namesrv, "--name", self.name, "--advertise", self.advertise, "--port", str(self.port)]
@@ -151,22 +147,16 @@ class BrokerProcess(ServeProcess):
     def ready(self) -> str:
         """Wait for the launched process and return its address. Raises ServeFailed."""
         self.port = parse_address(self._await_ready()["broker"])[1]
-        self._give_up_port()
+        self._kept_ports.give_up(self.name)
         return f"127.0.0.1:{self.port}"
 
     def kill(self) -> None:
         """Kill the process (SIGKILL) and wait until it is gone; harmless when none runs. The port is kept for its return."""
         super().kill()
-        if self.port and self._kept_port is None:
-            with contextlib.suppress(OSError):
-                self._kept_port = keep_port("127.0.0.1", self.port)
+        if self.port:
+            self._kept_ports.keep(self.name, "127.0.0.1", self.port)
 
     def close(self) -> None:
         """Kill the process if it runs, and free all resources."""
         super().close()
-        self._give_up_port()
-
-    def _give_up_port(self) -> None:
-        kept, self._kept_port = self._kept_port, None
-        if kept is not None:
-            kept.close()
+        self._kept_ports.close()

@@ -449,11 +449,9 @@ class GroupMember:
             log.debug("consumer group %s: %s is still locked by another member", self.group, queue)
         for queue, error in result.unknown.items():
             self._report(queue.topic, f"{queue} cannot be locked: {error or 'its broker has no master now'}")
-        granted = [queue for queue in queues if queue in result.kept or queue in result.taken]
-        if self._instance.state == OPEN:
-            return granted
-        await locks.unlock(granted)  # the consumer is closing: the next member need not wait
-        return []
+        if self._instance.state != OPEN:
+            return []  # ``leave`` releases what was granted
+        return [queue for queue in queues if queue in result.kept or queue in result.taken]
 
     async def _keep_locked(self, locks: MemberLocks) -> None:
         pause = RENEW_S

@@ -50,9 +50,9 @@ from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX, check_group
 
-CLOSE_GRACE_S = 10.0
-
 log = logging.getLogger(__name__)
+
+CLOSE_GRACE_S = 10.0
 # Retries before a message becomes a dead letter, unless told otherwise; messages of an orderly consumer are retried for ever.
 MAX_RECONSUME_TIMES = 16
 UNLIMITED = 2**31 - 1
