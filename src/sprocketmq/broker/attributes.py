@@ -1,6 +1,6 @@
-"""Topic attributes: the change language of create-topic requests, and what each key may hold (docs/internals/requests.md#topic-attributes).
+"""Attributes of topics and groups: the language of changes, and what each key may hold (docs/internals/requests.md#topic-attributes).
 
-A change is ``+key=value`` (add or alter) or ``-key`` (delete); several are joined by commas. Error texts are the reference's, as
+A change is ``+key=value`` (add or alter) or ``-key`` (delete); those of a topic are joined by commas. Error texts are the reference's, as
 tools show them to people.
 """
 
@@ -13,6 +13,7 @@ QUEUE_TYPE = "queue.type"
 CLEANUP_POLICY = "cleanup.policy"
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
+PRIORITY_FACTOR = "priority.factor"
 LITE_EXPIRATION = "lite.topic.expiration"
 BATCH_QUEUES = "BatchCQ"
 
@@ -54,6 +55,8 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     RESERVE_TIME: Attribute(changeable=True),
     LITE_EXPIRATION: Attribute(changeable=True, high=43200),
 }
+# What groups can be given: of how many in a hundred pops of a topic of priorities the priorities count.
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PRIORITY_FACTOR: Attribute(changeable=True, low=0, high=100)}
 
 
 def not_done(key: str, value: str) -> str:
@@ -84,15 +87,17 @@ def parse_changes(text: str | None) -> dict[str, str]:
     return changes
 
 
-def change_attributes(current: Mapping[str, str] | None, text: str | None) -> dict[str, str]:
-    """Return the attributes after the changes in ``text``; ``current`` is None for a topic that is being created.
+def change_attributes(
+    current: Mapping[str, str] | None, changes: Mapping[str, str], known: Mapping[str, Attribute] = ATTRIBUTES
+) -> dict[str, str]:
+    """Return the attributes after ``changes``, whose keys have signs; ``current`` is None for a topic or group that is being created.
 
     Raises AttributeRefused for unknown keys and values, for deleting what is not there, and for naming an unchangeable key of an
     existing topic, even with the value it has.
     """
     seen: set[str] = set()
     result = dict(current or {})
-    for signed, value in parse_changes(text).items():
+    for signed, value in changes.items():
         sign, key = signed[:1], signed[1:]
         if not key or "+" in key or "-" in key or sign not in "+-":
             raise AttributeRefused("kv string format wrong.")
@@ -101,7 +106,7 @@ def change_attributes(current: Mapping[str, str] | None, text: str | None) -> di
         seen.add(key)
         if sign == "-" and current is None:
             raise AttributeRefused(f"only add attribute is supported while creating topic. key: {key}")
-        attribute = ATTRIBUTES.get(key)
+        attribute = known.get(key)
         if attribute is None:
             raise AttributeRefused(f"unsupported key: {key}")
         if current is not None and not attribute.changeable:

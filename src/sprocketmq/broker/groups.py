@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sprocketmq.broker.attributes import GROUP_ATTRIBUTES, AttributeRefused, change_attributes
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError
 from sprocketmq.events import event
@@ -27,17 +28,18 @@ MAX_FORBIDDEN = 10_000
 READ_BIT = 1 << 2
 
 
-# What groups can be given in the reference; all of it is about consumers that this broker does not have.
-_ATTRIBUTES = {
-    "priority.factor": "POP consumers",
-    "lite.bind.topic": "lite topics",
-    "lite.sub.model": "lite topics",
-    "lite.sub.reset.offset.exclusive": "lite topics",
-    "lite.sub.reset.offset.unsubscribe": "lite topics",
-    "lite.sub.client.quota": "lite topics",
-    "lite.sub.client.max.event.cnt": "lite topics",
-    "lite.sub.wildcard": "lite topics",
-}
+# What groups can be given in the reference for lite topics, which this broker does not have.
+LITE_ATTRIBUTES = frozenset(
+    {
+        "lite.bind.topic",
+        "lite.sub.model",
+        "lite.sub.reset.offset.exclusive",
+        "lite.sub.reset.offset.unsubscribe",
+        "lite.sub.client.quota",
+        "lite.sub.client.max.event.cnt",
+        "lite.sub.wildcard",
+    }
+)
 
 
 class GroupRefused(FatalError):
@@ -105,12 +107,17 @@ class GroupTable:
         return self._groups.get(name)
 
     def put(self, *groups: SubscriptionGroupConfig) -> None:
-        """Create or replace groups, all or none. Raises GroupRefused for a bad name, impossible numbers, or when there are too many."""
+        """Create or replace groups, all or none; their ``attributes`` are changes, whose keys have signs, as in the reference.
+
+        Raises GroupRefused for a bad name, impossible numbers or attributes, or when there are too many.
+        """
         changed: dict[str, SubscriptionGroupConfig] = {}
         new = 0
         for group in groups:
             name = group.group_name
             self._check(group)
+            if (attributes := self._attributes(group)) != group.attributes:
+                group = msgspec.structs.replace(group, attributes=attributes)  # noqa: PLW2901 - as it is kept
             if name in changed:
                 raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the group {name} is given twice")
             if self._groups.get(name) != group:
@@ -128,9 +135,20 @@ class GroupTable:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"the specified group {name!r} is illegal: {problem}")
         if group.retry_queue_nums < 0 or group.retry_queue_nums > 1024:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"retryQueueNums[{group.retry_queue_nums}] is outside 0..1024")
-        known = self._groups.get(name)
-        if group.attributes and (known is None or known.attributes != group.attributes):
-            raise GroupRefused(ResponseCode.SYSTEM_ERROR, _attributes_problem(group.attributes))
+
+    def _attributes(self, group: SubscriptionGroupConfig) -> dict[str, str]:
+        """Return what a group has after its changes. Attributes as they are kept, without signs, change nothing."""
+        known = self._groups.get(group.group_name)
+        if known is not None and known.attributes == group.attributes:
+            return group.attributes
+        for name in group.attributes:
+            if name[1:] in LITE_ATTRIBUTES:
+                remark = f"the attribute {name[1:]} cannot be set: this broker has no lite topics"
+                raise GroupRefused(ResponseCode.SYSTEM_ERROR, remark)
+        try:
+            return change_attributes(None if known is None else known.attributes, group.attributes, GROUP_ATTRIBUTES)
+        except AttributeRefused as e:
+            raise GroupRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
 
     def delete(self, name: str) -> bool:
         """Remove a group; False when there was none."""
@@ -163,12 +181,6 @@ class GroupTable:
     def _touch(self) -> None:
         self.data_version = self.data_version.next(self._clock.time_ms())
         self._changed()
-
-
-def _attributes_problem(attributes: Mapping[str, str]) -> str:
-    name = next(iter(attributes)).lstrip("+-")
-    lacks = _ATTRIBUTES.get(name)
-    return f"unsupported key: {name}" if lacks is None else f"the attribute {name} cannot be set: this broker has no {lacks}"
 
 
 class ForbiddingHandlers:

@@ -15,6 +15,7 @@ from sprocketmq.broker.attributes import (
     AttributeRefused,
     change_attributes,
     not_done,
+    parse_changes,
 )
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import FatalError, SprocketError
@@ -344,7 +345,7 @@ class TopicTable:
             raise TopicRefused(ResponseCode.INVALID_PARAMETER, f"topicSysFlag[{request.topic_sys_flag}] is illegal")
         existing = self.get(name)
         try:
-            attributes = change_attributes(existing.config.attributes if existing else None, request.attributes)
+            attributes = change_attributes(existing.config.attributes if existing else None, parse_changes(request.attributes))
         except AttributeRefused as e:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, str(e)) from None
         had = existing.config.attributes if existing else NO_ATTRIBUTES

@@ -616,7 +616,6 @@ async def test_progress_of_an_online_group_covers_what_it_subscribes_to(ask):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("+priority.factor", "the attribute priority.factor cannot be set: this broker has no POP consumers"),
         ("+lite.bind.topic", "the attribute lite.bind.topic cannot be set: this broker has no lite topics"),
         ("+nosuch", "unsupported key: nosuch"),
     ],
@@ -627,11 +626,29 @@ async def test_attributes_of_groups_are_refused_by_name(ask, broker, name, says)
     assert "billing" not in broker.groups
 
 
+async def test_the_priority_factor_of_a_group(ask, broker):
+    async def put(**attributes):
+        answer = await ask(200, {}, SubscriptionGroupConfig("billing", attributes=attributes).encode())
+        return answer.code, answer.remark or ""
+
+    assert await put(**{"-priority.factor": ""}) == (1, "only add attribute is supported while creating topic. key: priority.factor")
+    assert await put(**{"+priority.factor": "101"}) == (1, "value is not in range(0, 100)")
+    assert "billing" not in broker.groups
+    assert await put(**{"+priority.factor": "30"}) == (0, "")
+    assert broker.groups.get("billing").attributes == {"priority.factor": "30"}
+    assert await put() == (0, "")  # what is not named stays, as in the reference
+    assert broker.groups.get("billing").attributes == {"priority.factor": "30"}
+    assert (await put(**{"priority.factor": "40"}))[0] == 1
+    assert await put(**{"-priority.factor": ""}) == (0, "")
+    assert broker.groups.get("billing").attributes == {}
+
+
 async def test_a_group_of_apaches_store_keeps_its_attributes(ask, broker):
     tree = broker.groups.snapshot()
-    tree["subscriptionGroupTable"]["moved"] = {"groupName": "moved", "attributes": {"priority.factor": "50"}}
+    has = {"lite.bind.topic": "parent", "priority.factor": "50"}
+    tree["subscriptionGroupTable"]["moved"] = {"groupName": "moved", "attributes": has}
     broker.groups.load(tree)
-    changed = SubscriptionGroupConfig("moved", retry_max_times=3, attributes={"priority.factor": "50"})
+    changed = SubscriptionGroupConfig("moved", retry_max_times=3, attributes=has)
     assert (await ask(200, {}, changed.encode())).code == 0
     assert broker.groups.get("moved") == changed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sprocketmq.broker.attributes import ATTRIBUTES
-from sprocketmq.broker.groups import _ATTRIBUTES as GROUP_ATTRIBUTES
+from sprocketmq.broker.groups import LITE_ATTRIBUTES
 from sprocketmq.broker.topics import TopicRefused
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
@@ -82,8 +82,8 @@ def broker_topics():
     return TopicTable(cluster_name="c", broker_name="b", auto_create=True)
 
 
-async def test_every_attribute_of_groups_is_refused(ask):
-    for name in GROUP_ATTRIBUTES:
+async def test_every_attribute_of_groups_about_lite_topics_is_refused(ask):
+    for name in LITE_ATTRIBUTES:
         answer = await ask(200, {}, SubscriptionGroupConfig("billing", attributes={f"+{name}": "1"}).encode())
         assert answer.code == 1
         assert name in answer.remark

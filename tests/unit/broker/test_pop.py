@@ -12,6 +12,7 @@ from popping import INVISIBLE_S, Popper, pop_ext
 
 from sprocketmq.broker.inner_batches import InnerBatch
 from sprocketmq.broker.pop import journal as journal_module
+from sprocketmq.broker.pop import popping as popping_module
 from sprocketmq.broker.pop import records as records_module
 from sprocketmq.broker.pop import state as state_module
 from sprocketmq.broker.pop.journal import frame, frames
@@ -19,6 +20,7 @@ from sprocketmq.broker.pop.popping import Popping
 from sprocketmq.broker.pop.records import Batches
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.protocol.batch import encode_batch
+from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.protocol.codes import SerializeType
 from sprocketmq.protocol.command import encode_head
 from sprocketmq.protocol.properties import encode_properties
@@ -169,6 +171,43 @@ async def test_a_topic_of_priorities_is_popped_from_the_highest_down(ask, popper
     assert bodies(await popper.pop("urgent", queue=-1, count=3)) == [b"1 of 3", b"5 of 3", b"3 of 2"]
     await ask.send("urgent", b"late", properties=encode_properties({"_SYS_MSG_PRIORITY_": "9"}).decode())
     assert bodies(await popper.pop("urgent", queue=-1)) == [b"late", b"2 of 1", b"0 of 0", b"4 of 0"]
+
+
+async def urgent(ask, *priorities):
+    for priority in priorities:
+        await ask.send("urgent", b"%d" % priority, properties=encode_properties({"_SYS_MSG_PRIORITY_": str(priority)}).decode())
+
+
+async def test_of_priorities_what_comes_again_comes_last(ask, popper, clock):
+    """As Apache's broker has it by default, where it is in another topic."""
+    await ask(17, {**create_topic("urgent", queues=4), "attributes": "+message.type=PRIORITY"})
+    await urgent(ask, 3, 3, 2)
+    assert bodies(await popper.pop("urgent", queue=-1)) == [b"3", b"3", b"2"]
+    await urgent(ask, 0, 3)
+    clock.advance(INVISIBLE_S)
+    found = await popper.pop("urgent", queue=-1)
+    assert [(bytes(message.body), message.reconsume_times) for message, _ in found] == [
+        (b"3", 0),
+        (b"0", 0),
+        (b"3", 1),
+        (b"3", 1),
+        (b"2", 1),
+    ]
+    for _, handle in found:
+        assert await popper.ack(handle, topic="urgent") == 0
+    assert [committed(ask.broker, topic="urgent", queue=queue) for queue in range(4)] == [1, 0, 1, 3]
+    clock.advance(INVISIBLE_S)
+    assert await popper.pop("urgent", queue=-1) == []
+
+
+async def test_a_group_for_which_priorities_count_less(ask, popper, monkeypatch):
+    await ask(17, {**create_topic("urgent", queues=2), "attributes": "+message.type=PRIORITY"})
+    await ask(200, {}, SubscriptionGroupConfig("g", attributes={"+priority.factor": "30"}).encode())
+    await urgent(ask, 0, 0, 1, 1)
+    drawn = [29, 30, 0, 99, 1]  # of a hundred; where the factor does not count, of the two queues as well
+    monkeypatch.setattr(popping_module.random, "randrange", lambda _: drawn.pop(0))
+    found = [bodies(await popper.pop("urgent", queue=-1, count=1)) for _ in range(3)]
+    assert (found, drawn) == ([[b"1"], [b"0"], [b"1"]], [])
 
 
 async def test_tags(ask, popper):
@@ -356,6 +395,65 @@ async def test_a_changed_time_in_order_keeps_the_receipt(ask, popper, clock):
     assert (answer.ext["popTime"], answer.ext["invisibleTime"]) == (handle.split(" ")[1], "7000")
     assert await popper.ack(handle) == 0
     assert committed(ask.broker) == 1
+
+
+@pytest.mark.parametrize("how", ["each", "at once"])
+async def test_in_order_what_follows_a_message_that_comes_again_comes_again_too(ask, popper, clock, how):
+    """As Apache's broker has it: its own test acknowledges the first and the third message of a pop, and delays the second."""
+    await sent(ask, 4)
+    found = await popper.pop(order="true", count=3)
+    receipts = [handle for _, handle in found]
+    if how == "each":
+        for n in (0, 2):
+            assert await popper.ack(receipts[n]) == 0
+    else:
+        assert (await ask(200151, {}, batch_of([receipts[0], receipts[2]], rq=999))).code == 0
+    assert committed(ask.broker) == 1
+    assert (await popper.change(receipts[1], 3)).code == 0
+    assert (await popper.change(receipts[2], 3)).code == 208  # it is acknowledged
+    assert await popper.pop(order="true") == []
+    clock.advance(3)
+    answer = await ask(200050, pop_ext(ask.broker, order="true", count=3))
+    again = popper.read(answer)
+    assert bodies(again) == [b"m1", b"m2", b"m3"]
+    assert answer.ext["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 0"
+    for n, floor in ((0, 2), (2, 2), (1, 4)):
+        assert await popper.ack(again[n][1]) == 0
+        assert committed(ask.broker) == floor
+    clock.advance(INVISIBLE_S)
+    assert await popper.pop(order="true") == []
+
+
+async def test_what_is_acknowledged_early_in_order_blocks_nobody(ask, popper, connect, clock):
+    await sent(ask, 3)
+    found = await popper.pop(order="true", count=2)
+    assert await popper.ack(found[1][1]) == 0
+    assert (await popper.change(found[0][1], 2 * INVISIBLE_S)).code == 0
+    other = await connect(ask.broker)
+    asked = other.request(200050, pop_ext(ask.broker, order="true", wait_ms=100_000))
+    await waiting(ask.broker)
+    clock.advance(INVISIBLE_S)  # the time of the one that is acknowledged
+    assert ask.broker.pops.waiting_count == 1
+    clock.advance(INVISIBLE_S)
+    assert bodies(popper.read(await asked)) == [b"m0", b"m1", b"m2"]
+
+
+@pytest.mark.parametrize("how", ["stop", "abort", "snapshot"])
+async def test_what_is_acknowledged_early_in_order_survives(ask, popper, connect, start_broker, clock, how, monkeypatch):
+    await sent(ask, 4)
+    found = await popper.pop(order="true", count=3)
+    for n in (1, 2):
+        await popper.ack(found[n][1])
+    if how == "snapshot":
+        monkeypatch.setattr(journal_module, "REWRITE_BYTES", 0)
+        ask.broker.pops.keep_short()
+    await (ask.broker.stop() if how == "stop" else ask.broker.abort())
+    broker = await start_broker(like=ask.broker)
+    again = Popper(await connect(broker))
+    assert await again.pop(order="true") == []
+    assert await again.ack(found[0][1]) == 0
+    assert committed(broker) == 3
+    assert bodies(await again.pop(order="true")) == [b"m3"]
 
 
 # --- many acknowledgements at once ---
@@ -755,6 +853,43 @@ def test_a_queue_beside_a_simple_model(monkeypatch):
             case 3:
                 now += rng.randrange(30)
         assert queue.floor == min(given, default=queue.next), seed
+        if rng.random() < 0.02:
+            queue = PopQueue.restored(queue.snapshot())
+
+
+def test_a_queue_in_order_beside_a_simple_model():
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    queue, now, given, done = PopQueue(0), 1_000, {}, set()  # of each offset: the time of its pop, and until when it is invisible
+    for _ in range(3000):
+        match rng.randrange(4):
+            case 0 if not any(visible > now for offset, (_, visible) in given.items() if offset not in done):
+                assert not queue.blocks(now), seed
+                for offset in sorted(given):
+                    given[offset] = (queue.give_again(offset, now, now + 50).popped_ms, now + 50)
+                done.clear()
+                offsets = range(queue.next, queue.next + rng.randrange(1, 4))
+                queue.give(offsets, now, now + 50)
+                queue.next = offsets.stop
+                given.update(dict.fromkeys(offsets, (now, now + 50)))
+            case 1 if given:
+                offset = rng.choice(sorted(given))
+                assert not queue.acknowledge_in_order([offset], given[offset][0] - 1), seed
+                assert queue.acknowledge_in_order([offset] * 2, given[offset][0]) == [offset] * (offset not in done), seed
+                done.add(offset)
+                while given and min(given) in done:
+                    done.discard(min(given))
+                    del given[min(given)]
+            case 2 if given:
+                offset = rng.choice(sorted(given))
+                changed = queue.change(offset, given[offset][0], now, now + 30, orderly=True)
+                assert (changed is None) == (offset in done), seed
+                if changed is not None:
+                    given[offset] = (changed.popped_ms, now + 30)
+            case 3:
+                now += rng.randrange(30)
+        assert queue.floor == min(given, default=queue.next), seed
+        assert queue.blocks(now) == any(visible > now for offset, (_, visible) in given.items() if offset not in done), seed
         if rng.random() < 0.02:
             queue = PopQueue.restored(queue.snapshot())
 

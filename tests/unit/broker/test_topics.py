@@ -2,7 +2,7 @@
 
 import pytest
 
-from sprocketmq.broker.attributes import AttributeRefused, change_attributes
+from sprocketmq.broker.attributes import AttributeRefused, change_attributes, parse_changes
 from sprocketmq.broker.topics import TopicRefused, TopicTable
 from sprocketmq.clock import ManualClock
 from sprocketmq.errors import FatalError
@@ -202,7 +202,7 @@ def test_auto_creation_takes_the_template(table):
     ],
 )
 def test_attribute_changes(current, text, result):
-    assert change_attributes(current, text) == result
+    assert change_attributes(current, parse_changes(text)) == result
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_attribute_changes(current, text, result):
 )
 def test_refused_attribute_changes(current, text, words):
     with pytest.raises(AttributeRefused) as caught:
-        change_attributes(current, text)
+        change_attributes(current, parse_changes(text))
     assert str(caught.value) == words
 
 

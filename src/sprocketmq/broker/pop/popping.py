@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from sprocketmq.broker.attributes import MESSAGE_TYPE, PRIORITY_FACTOR
 from sprocketmq.broker.filters.reading import messages_at_once, passes
 from sprocketmq.broker.offsets import OffsetTable, is_young
 from sprocketmq.broker.pop.journal import Journal
@@ -19,6 +20,9 @@ from sprocketmq.storage.store import MessageStore, ReadStatus
 MAX_READS = 8
 ORDERLY = 999
 FROM_FIRST = 0
+# What is taken from a queue: new messages, and those that have become visible again.
+_NEW, _AGAIN = 1, 2
+_BOTH = _NEW | _AGAIN
 
 _FOUND = ReadStatus.FOUND
 _Key = tuple[str, str, int]
@@ -115,6 +119,9 @@ class Popping:
                 if (queue := self._queues.get((group, topic, queue_id))) is not None:
                     for offset in offsets:
                         queue.drop(offset)
+            case ["done in order", group, topic, queue_id, offsets]:
+                if (queue := self._queues.get((group, topic, queue_id))) is not None:
+                    queue.note_done_in_order(offsets)
             case ["gone", group, topic, queue_id]:
                 self._forget((group, topic, queue_id))
 
@@ -196,36 +203,47 @@ class Popping:
         now = self._clock.time_ms()
         group, topic = waiter.group.group_name, waiter.topic
         records: list[memoryview | bytes] = []
-        starts, places, deliveries = [], [], []
+        places: dict[int, list[int]] = {}
+        deliveries = []
         count = again = size = rest = 0
         most = self._max_bytes()
-        for queue_id in _queues_of(waiter):
+        for queue_id, kinds in _visits(waiter):
             wanted = waiter.max_count - count
             if wanted <= 0 or size >= most:
                 break
             queue = self._state(group, topic.name, queue_id, waiter.init_mode)
             take = self._take_in_order if waiter.order else self._take
-            found = take((group, topic.name, queue_id), queue, waiter, wanted, most - size, now)
+            found = take((group, topic.name, queue_id), queue, waiter, kinds, wanted, most - size, now)
             self._commit(group, topic.name, queue_id, queue)
             if offsets := found.offsets:
                 records += found.records
                 count += len(offsets)
                 again += found.again
                 size += found.size
-                starts.append(f"0 {queue_id} {min(offsets)}")
-                places.append(f"0 {queue_id} {','.join(map(str, offsets))}")
+                places[queue_id] = places[queue_id] + offsets if queue_id in places else offsets
                 if waiter.order:
                     before = [queue.flights[offset].times - 1 for offset in offsets]
                     deliveries += [f"0 qo{queue_id}%{offset} {times}" for offset, times in zip(offsets, before, strict=True) if times]
                     deliveries.append(f"0 {queue_id} {min(before)}")
                 self._offsets.note_pulled(group, topic.name, queue_id, queue.next)
-            rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
+            if kinds & _NEW:
+                rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
         if not count:
             return None
-        return Taken(records, count, again, len(starts), size, now, ";".join(starts), ";".join(places), ";".join(deliveries), rest)
+        starts = ";".join([f"0 {queue_id} {min(offsets)}" for queue_id, offsets in places.items()])
+        listed = ";".join([f"0 {queue_id} {','.join(map(str, offsets))}" for queue_id, offsets in places.items()])
+        return Taken(records, count, again, len(places), size, now, starts, listed, ";".join(deliveries), rest)
 
-    def _take(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
+    def _take(self, key: _Key, queue: PopQueue, waiter: PopWaiter, kinds: int, wanted: int, room: int, now: int) -> _Found:
         found = _Found()
+        if kinds & _AGAIN:
+            self._take_again(key, queue, waiter, wanted, room, now, found)
+        if kinds & _NEW:
+            self._take_new(key, queue, waiter, wanted, room, now, found)
+        return found
+
+    def _take_again(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int, found: _Found) -> None:
+        """Add messages that have become visible again to what was found, up to ``wanted`` of them and ``room`` bytes in all."""
         visible = now + waiter.invisible_ms
         while len(found.offsets) < wanted and found.size < room:
             offset = queue.take_due(now)
@@ -245,8 +263,6 @@ class Popping:
             self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
             found.add(offset, again)
         found.again = len(found.offsets)
-        self._take_new(key, queue, waiter, wanted, room, now, found)
-        return found
 
     def _take_new(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int, found: _Found) -> None:
         """Add new messages to what was found, up to ``wanted`` of them and ``room`` bytes in all."""
@@ -285,11 +301,11 @@ class Popping:
             queue.give(new, now, visible)
             self._journal.append(["given", *key, queue.next, now, visible, new, queue.attempt_id])
 
-    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
-        """Take the messages that are not acknowledged again, then new ones; none while one is still invisible to others."""
+    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, _kinds: int, wanted: int, room: int, now: int) -> _Found:
+        """Take the messages from the first that is not acknowledged on again, then new ones; none while one is invisible to others."""
         found = _Found()
         repeated = bool(waiter.attempt_id) and waiter.attempt_id == queue.attempt_id
-        if not repeated and any(flight.visible_ms > now for flight in queue.flights.values()):
+        if not repeated and queue.blocks(now):
             return found
         queue.attempt_id = waiter.attempt_id
         visible = now + waiter.invisible_ms
@@ -323,14 +339,14 @@ class Popping:
         """Whether a pop would find something, tags aside."""
         now = self._clock.time_ms()
         group, topic = waiter.group.group_name, waiter.topic.name
-        for queue_id in _queues_of(waiter):
+        for queue_id in range(waiter.topic.read_queues) if waiter.queue_id < 0 else (waiter.queue_id,):
             queue = self.find(group, topic, queue_id)
             committed = self._offsets.get(group, topic, queue_id)
             if queue is None or committed != queue.committed:
                 # A look begins nothing: the group's first pop says where.
                 queue = PopQueue(self._first_offset(topic, queue_id, waiter.init_mode) if committed is None else committed)
             due = queue.next_due_ms
-            if waiter.order and any(flight.visible_ms > now for flight in queue.flights.values()):
+            if waiter.order and queue.blocks(now):
                 continue
             if (due is not None and due <= now) or self._store.max_offset(topic, queue_id) > queue.next:
                 return True
@@ -338,14 +354,14 @@ class Popping:
 
     # --- receipts ---
 
-    def acknowledge(self, group: str, topic: str, queue_id: int, offsets: list[int], popped_ms: int) -> int:
-        """Forget messages of one pop that are done; return of how many the receipts held."""
+    def acknowledge(self, group: str, topic: str, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> int:
+        """Note that messages of one pop are done; return of how many the receipts held."""
         queue = self.find(group, topic, queue_id)
         if queue is None:
             return 0
-        done = queue.acknowledge(offsets, popped_ms)
+        done = queue.acknowledge_in_order(offsets, popped_ms) if orderly else queue.acknowledge(offsets, popped_ms)
         if done:
-            self._journal.append(["done", group, topic, queue_id, done])
+            self._journal.append(["done in order" if orderly else "done", group, topic, queue_id, done])
             self._commit(group, topic, queue_id, queue)
         return len(done)
 
@@ -366,12 +382,20 @@ class Popping:
         return flight.popped_ms
 
 
-def _queues_of(waiter: PopWaiter) -> list[int]:
-    """Return the queues in the order they are read: from a random one on; a topic of priorities from the highest down."""
+def _visits(waiter: PopWaiter) -> list[tuple[int, int]]:
+    """Return the queues in the order they are read, each with the kinds of messages that are taken from it.
+
+    They are read from a random one on. Those of a topic of priorities are read from the highest down, as often as the group's
+    ``priority.factor`` says, and what is given again comes after everything that is new.
+    """
     if waiter.queue_id >= 0:
-        return [waiter.queue_id]
+        return [(waiter.queue_id, _BOTH)]
     count = waiter.topic.read_queues
-    if waiter.topic.config.attributes.get("message.type") == "PRIORITY":
-        return list(range(count - 1, -1, -1))
+    if (
+        waiter.topic.config.attributes.get(MESSAGE_TYPE) == "PRIORITY"
+        and not waiter.order
+        and random.randrange(100) < int(waiter.group.attributes.get(PRIORITY_FACTOR, 100))
+    ):
+        return [(queue_id, kind) for kind in (_NEW, _AGAIN) for queue_id in range(count - 1, -1, -1)]
     first = random.randrange(count) if count else 0
-    return [*range(first, count), *range(first)]
+    return [(queue_id, _BOTH) for queue_id in (*range(first, count), *range(first))]

@@ -100,7 +100,7 @@ class ReceiptHandlers:
         self._answer_written(conn, command, acknowledged=done)
 
     def _acknowledge(self, group: str, topic: Topic, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> _Done:
-        done = self._popping.acknowledge(group, topic.name, queue_id, offsets, popped_ms)
+        done = self._popping.acknowledge(group, topic.name, queue_id, offsets, popped_ms, orderly=orderly)
         if done and orderly:
             self._wake(topic)
         return [(self._counters.of_group(topic, group), done)] if done else []
@@ -138,7 +138,9 @@ class ReceiptHandlers:
         done = [
             counted
             for entry, topic, offsets in checked
-            for counted in self._acknowledge(entry.group, topic, entry.queue_id, offsets, entry.popped_ms, orderly=True)
+            for counted in self._acknowledge(
+                entry.group, topic, entry.queue_id, offsets, entry.popped_ms, orderly=entry.revive_queue_id == ORDERLY
+            )
         ]
         self._answer_written(conn, command, acknowledged=done)
 

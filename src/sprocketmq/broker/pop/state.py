@@ -9,6 +9,9 @@
 
 Nothing of it is lost when messages are acknowledged in any order. The floor is what the group's offset is committed as: whoever takes the
 offsets over without this state, such as a slave, delivers from there, some messages again, and none is lost.
+
+In order, a message that was acknowledged before an earlier one stays in flight until that one is acknowledged too: when the earlier one is
+given again, the later ones follow it once more, as in the reference.
 """
 
 from collections import deque
@@ -40,7 +43,7 @@ class Flight:
 class PopQueue:
     """The state of one group at one queue. ``committed`` is the floor as it was last committed."""
 
-    __slots__ = ("_due", "_order", "_ready", "_visible", "attempt_id", "committed", "flights", "next")
+    __slots__ = ("_due", "_early", "_order", "_ready", "_visible", "attempt_id", "committed", "flights", "next")
 
     def __init__(self, start: int) -> None:
         self.next = start
@@ -48,6 +51,8 @@ class PopQueue:
         self.flights: dict[int, Flight] = {}
         # Of orderly pops: the last one, which its client may repeat.
         self.attempt_id = ""
+        # The offsets that were acknowledged before an earlier one.
+        self._early: set[int] = set()
         self._order: deque[int] = deque()
         # When messages become visible again, and their offsets: an entry for each pop.
         self._due: list[tuple[int, list[int]]] = []
@@ -77,11 +82,15 @@ class PopQueue:
             visible_ms, offsets = due[0]
             while offsets:  # from the last on: those that are done are not looked at again
                 flight = self.flights.get(offsets[-1])
-                if flight is not None and flight.visible_ms == visible_ms:
+                if flight is not None and flight.visible_ms == visible_ms and offsets[-1] not in self._early:
                     return visible_ms
                 offsets.pop()
             heappop(due)
         return None
+
+    def blocks(self, now_ms: int) -> bool:
+        """Whether a message is with somebody at ``now_ms``: nothing is popped in order until it is acknowledged or visible again."""
+        return any(flight.visible_ms > now_ms and offset not in self._early for offset, flight in self.flights.items())
 
     def _first_ready(self) -> int | None:
         ready = self._ready
@@ -118,7 +127,7 @@ class PopQueue:
             visible_ms, offsets = heappop(due)
             for offset in offsets:
                 flight = self.flights.get(offset)
-                if flight is not None and flight.visible_ms == visible_ms and offset not in self._visible:
+                if flight is not None and flight.visible_ms == visible_ms and offset not in self._visible and offset not in self._early:
                     self._visible.add(offset)
                     heappush(self._ready, offset)
         first = self._first_ready()
@@ -133,6 +142,7 @@ class PopQueue:
         # No two pops of a message have the same time: it tells their receipts apart.
         popped_ms = max(popped_ms, before.popped_ms + 1)
         flight = self.flights[offset] = Flight(popped_ms, visible_ms, before.times + 1, before.first_ms)
+        self._early.discard(offset)
         heappush(self._due, (visible_ms, [offset]))
         self._tidy()
         return flight
@@ -149,17 +159,42 @@ class PopQueue:
                 done.append(offset)
         if self._visible:
             self._visible.difference_update(done)
+        if self._early:
+            self._drop_early()
         return done
+
+    def acknowledge_in_order(self, offsets: Iterable[int], popped_ms: int) -> list[int]:
+        """Do the same for messages that were popped in order; those behind one that is not acknowledged are kept until it is."""
+        flights, early = self.flights, self._early
+        done = []
+        for offset in offsets:
+            flight = flights.get(offset)
+            if flight is not None and flight.popped_ms == popped_ms and offset not in early:
+                early.add(offset)
+                done.append(offset)
+        self._drop_early()
+        return done
+
+    def note_done_in_order(self, offsets: Iterable[int]) -> None:
+        """Note messages that ``acknowledge_in_order`` has returned before."""
+        self._early.update(offset for offset in offsets if offset in self.flights)
+        self._drop_early()
+
+    def _drop_early(self) -> None:
+        """Forget the messages that are acknowledged and have none before them that is not."""
+        while (first := self.floor) in self._early:
+            self.drop(first)
 
     def drop(self, offset: int) -> None:
         """Forget a message that is not there any more."""
         self.flights.pop(offset, None)
         self._visible.discard(offset)
+        self._early.discard(offset)
 
     def change(self, offset: int, popped_ms: int, now_ms: int, visible_ms: int, *, orderly: bool) -> Flight | None:
         """Have a message become visible at another time; None when this receipt is not the last one of the message."""
         before = self.flights.get(offset)
-        if before is None or before.popped_ms != popped_ms:
+        if before is None or before.popped_ms != popped_ms or offset in self._early:
             return None
         self._visible.discard(offset)
         if not orderly:
@@ -180,12 +215,12 @@ class PopQueue:
     def snapshot(self) -> list[Any]:
         """Return the state as ``restored`` takes it."""
         flights = [[offset, f.popped_ms, f.visible_ms, f.times, f.first_ms] for offset, f in sorted(self.flights.items())]
-        return [self.next, self.committed, self.attempt_id, flights]
+        return [self.next, self.committed, self.attempt_id, flights, sorted(self._early)]
 
     @classmethod
     def restored(cls, state: list[Any]) -> "PopQueue":
         """Return the state that ``snapshot`` returned."""
-        following, committed, attempt_id, flights = state
+        following, committed, attempt_id, flights, early = state
         queue = cls(following)
         queue.committed, queue.attempt_id = committed, attempt_id
         for offset, popped_ms, visible_ms, times, first_ms in flights:
@@ -193,4 +228,5 @@ class PopQueue:
             queue._order.append(offset)
             queue._due.append((visible_ms, [offset]))
         heapify(queue._due)
+        queue.note_done_in_order(early)
         return queue

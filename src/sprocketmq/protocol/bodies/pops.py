@@ -34,6 +34,7 @@ class AckEntry(msgspec.Struct):
     queue_id: Int32 = msgspec.field(name="q")
     popped_ms: Int64 = msgspec.field(name="pt")
     bits: str = msgspec.field(name="b")
+    revive_queue_id: Int32 = msgspec.field(name="rq", default=0)
 
     def offsets(self) -> list[int]:
         """Return the offsets. Raises RemoteProtocolError for bits that cannot be read."""
