@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sprocketmq.spark.sessions import class_data
-from sprocketmq.spark.sessions.class_data import ClassData
+from sprocketmq.spark.sessions.class_data import MAX_OTHERS, ClassData
 from sprocketmq.spark.sessions.jre import Java
 
 WHOLE = struct.pack("=I", 0xF00BABA8) + b"classes" * 1000
@@ -156,6 +156,17 @@ def test_archives_nobody_used_for_a_month_go_when_another_comes(start, tmp_path)
     run_to_its_end(start())
     start().options()
     assert not old.exists()
+
+
+def test_of_many_archives_those_used_last_are_kept(start, tmp_path):
+    others = [tmp_path / "cache" / "class-data" / f"{n:016x}" for n in range(MAX_OTHERS + 3)]
+    now = time.time()
+    for age_s, other in enumerate(others):
+        other.mkdir(parents=True)
+        os.utime(other, (now - age_s,) * 2)
+    run_to_its_end(start())
+    assert file_of(start().options(), "SharedArchiveFile")
+    assert [other.exists() for other in others] == [True] * MAX_OTHERS + [False] * 3
 
 
 def test_a_runtime_without_an_archive_of_its_own_gets_one(spark_home, tmp_path):

@@ -39,8 +39,10 @@ _DYNAMIC_ARCHIVE = 0xF00BABA8
 # A session that loads this many times the archived classes has the archive rebuilt, at most MAX_BUILDS times.
 OUTGROWN = 1.3
 MAX_BUILDS = 3
-# Age after which an unfinished build, and the archives of another Java or Spark, are deleted.
+# Age after which an unfinished build is deleted.
 ABANDONED_S = 3600.0
+# Archives of other Javas or Sparks that are kept, those used last, and for how long without use. Each new environment of Python has one.
+MAX_OTHERS = 7
 UNUSED_S = 30 * 86400.0
 
 # Suppresses messages about archives, which the JVM would print to standard output at start and end.
@@ -129,8 +131,9 @@ class ClassData:
         for _, build in finished:
             build.unlink(missing_ok=True)
             build.with_suffix(".json").unlink(missing_ok=True)
-        for other in self._home.parent.iterdir():
-            if other != self._home and now - other.stat().st_mtime > UNUSED_S:
+        others = sorted(((other.stat().st_mtime, other) for other in self._home.parent.iterdir() if other != self._home), reverse=True)
+        for place, (used, other) in enumerate(others):
+            if place >= MAX_OTHERS or now - used > UNUSED_S:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _base(self) -> Path | None:
