@@ -67,7 +67,7 @@ def pop_all(store: MessageStore, root: Path, topic: str) -> float:
         found = popping.pop(waiter)  # type: ignore[arg-type]
         assert found is not None
         offsets = found.offsets.rpartition(" ")[2].split(",")
-        taken += popping.acknowledge("g", topic, 0, list(map(int, offsets)), found.popped_ms)
+        taken += popping.acknowledge("g", topic, 0, list(map(int, offsets)), found.popped_ms, orderly=False)
         journal.write()
     elapsed = time.process_time() - began
     journal.close()
