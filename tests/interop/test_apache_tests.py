@@ -50,7 +50,10 @@ FAILS = {
         "testResetOffsetThenAckOldForPopOrderly": ASKS_INSIDE,
         "testRestOffsetToSkipMsgForPopOrderly": ASKS_INSIDE,
     },
-    "route.CreateAndUpdateTopicIT": {"testStaticTopicNotAffected": "static topics"},
+    "route.CreateAndUpdateTopicIT": {
+        "testCreateOrUpdateTopic_EnableSplitRegistration": "registers topics of a broker inside its process",
+        "testStaticTopicNotAffected": "static topics",
+    },
     "smoke.NormalMessageSendAndRecvIT": {
         "testSynSendMessageWhenEnableBuildConsumeQueueConcurrently": "starts a broker of Apache's with settings of its own"
     },
