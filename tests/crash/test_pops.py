@@ -74,13 +74,23 @@ class Ledger:
 
 
 class OrderedLedger(Ledger):
-    """Also that nothing is given before what stands before it in its queue is done with, or given by the same pop."""
+    """Also that nothing is given before what stands before it in its queue is done with, or given by the same pop.
+
+    As in the reference, a message that was acknowledged is given again behind one of its queue that was not.
+    """
 
     def __init__(self, group: str) -> None:
         super().__init__(group)
         self.maybe_done: dict[tuple[str, int], set[int]] = {}
 
     def take(self, messages: list[Given]) -> None:
+        waited_for: set[tuple[str, int]] = set()
+        for message in messages:
+            queue = (message.topic, message.queue_id)
+            if message.body not in self.done:
+                waited_for.add(queue)
+            elif queue in waited_for:
+                self.done.discard(message.body)
         super().take(messages)
         places: dict[tuple[str, int], list[int]] = {}
         for message in messages:
