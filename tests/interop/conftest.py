@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.interop.secured import Secured, our_secured_servers, secured_apache_s
 from tests.interop.sides import DELAY_LEVELS, Side
 
 from sprocketmq import AdminClient, Producer
+from sprocketmq.net.client import Connection, ConnectionPool
 
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
 SLOWEST = (
@@ -150,6 +151,14 @@ def side(request: pytest.FixtureRequest) -> Side:
     namesrv: apache.ApacheNamesrv = request.getfixturevalue("apache_namesrv")
     broker: apache.ApacheBroker = request.getfixturevalue("apache_broker")
     return Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster)
+
+
+@pytest.fixture
+async def conn(side: Side) -> AsyncIterator[Connection]:
+    """A connection to the broker."""
+    pool = ConnectionPool(expected="broker")
+    yield await pool.get(side.address)
+    await pool.close()
 
 
 @pytest.fixture(params=["ours", "apaches"])

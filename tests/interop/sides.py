@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from sprocketmq import AdminClient
+from sprocketmq.net.client import Connection
+from sprocketmq.protocol.command import Command
 
 PATIENCE_S = 120.0
 
@@ -43,6 +45,11 @@ class Side:
     def queue(self, topic: str, queue_id: int) -> dict[str, Any]:
         """Return a queue as the Java client is told of one."""
         return {"topic": topic, "broker": self.broker, "queue_id": queue_id}
+
+
+async def ask(conn: Connection, code: int, body: bytes = b"", **ext: object) -> Command:
+    """Send one request and return its answer, whatever that is."""
+    return await conn.request(code, ext={name: str(value) for name, value in ext.items()}, body=body, timeout_s=60)
 
 
 async def until(what: str, happened: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from tests.interop.apache import ApacheBroker, ApacheNamesrv
-from tests.interop.ours import OurProcess
-from tests.interop.sides import PATIENCE_S, Side
+from tests.interop.sides import PATIENCE_S, Side, ask
 
 from sprocketmq import AdminClient, Message, Producer
-from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.client import Connection
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.testing import eventually
@@ -43,7 +41,7 @@ class Popper:
 
     async def ask(self, code: int, body: bytes = b"", **ext: object) -> Command:
         """Send one request and return its answer, whatever that is."""
-        return await self.conn.request(code, ext={name: str(value) for name, value in ext.items()}, body=body, timeout_s=60)
+        return await ask(self.conn, code, body, **ext)
 
     def fields(self) -> dict[str, object]:
         return {"consumerGroup": self.group, "topic": self.topic, "bornTime": int(time.time() * 1000), "expType": "TAG", "exp": "*"}
@@ -106,23 +104,10 @@ class Popper:
         return int((answer.ext or {})["offset"])
 
 
-@pytest.fixture(params=["sprocketmq", "apache"])
-def side(request: pytest.FixtureRequest, our_cluster: OurProcess) -> Side:
-    """One broker of each make."""
-    if request.param == "sprocketmq":
-        return Side("sprocketmq", our_cluster.namesrv, our_cluster.broker, "broker-a", "DefaultCluster")
-    namesrv: ApacheNamesrv = request.getfixturevalue("apache_namesrv")
-    broker: ApacheBroker = request.getfixturevalue("apache_broker")
-    return Side("apache", namesrv.address, broker.address, broker.name, broker.cluster)
-
-
 @pytest.fixture
-async def popper(side: Side) -> AsyncIterator[Callable[[str, str], Popper]]:
+def popper(side: Side, conn: Connection) -> Callable[[str, str], Popper]:
     """Make poppers of one connection to the broker."""
-    pool = ConnectionPool(expected="broker")
-    conn = await pool.get(side.address)
-    yield lambda group, topic: Popper(conn, side, group, topic)
-    await pool.close()
+    return lambda group, topic: Popper(conn, side, group, topic)
 
 
 async def create(side: Side, topic: str, group: str, *, queues: int, message_type: str) -> None:

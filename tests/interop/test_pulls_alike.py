@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.interop.apache import ApacheBroker, ApacheNamesrv
-from tests.interop.ours import OurProcess
-from tests.interop.sides import Side
+from tests.interop.sides import Side, ask
 
 from sprocketmq import Message, Producer
-from sprocketmq.net.client import Connection, ConnectionPool
+from sprocketmq.net.client import Connection
 from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, build_subscription
 from sprocketmq.protocol.command import Command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
 GROUP = "AskedAlike"
-
-
-@pytest.fixture(params=["sprocketmq", "apache"])
-def side(request: pytest.FixtureRequest, our_cluster: OurProcess) -> Side:
-    """One broker of each make."""
-    if request.param == "sprocketmq":
-        return Side("sprocketmq", our_cluster.namesrv, our_cluster.broker, "broker-a", "DefaultCluster")
-    namesrv: ApacheNamesrv = request.getfixturevalue("apache_namesrv")
-    broker: ApacheBroker = request.getfixturevalue("apache_broker")
-    return Side("apache", namesrv.address, broker.address, broker.name, broker.cluster)
-
-
-@pytest.fixture
-async def conn(side: Side) -> AsyncIterator[Connection]:
-    """A connection to the broker."""
-    pool = ConnectionPool(expected="broker")
-    yield await pool.get(side.address)
-    await pool.close()
-
-
-async def ask(conn: Connection, code: int, body: bytes = b"", **ext: object) -> Command:
-    """Send one request and return its answer, whatever that is."""
-    return await conn.request(code, ext={name: str(value) for name, value in ext.items()}, body=body, timeout_s=60)
 
 
 async def pull(conn: Connection, topic: str, offset: int, *, count: int = 32, tags: str = "*", flags: int = 4) -> Command:
@@ -82,7 +56,7 @@ async def test_a_group_that_may_not_read_a_topic_is_refused_alike(side: Side, co
     assert (await ask(conn, 353, group=GROUP, topic="AnotherTopic", readable="false")).code == 0
     assert await forbidden(readable="true") == (0, None, {**said, "readable": True})
     table = json.loads((await ask(conn, 201)).body)["forbiddenTable"]
-    assert table == ({} if side.make == "apache" else {GROUP: {"AnotherTopic": 4}}), "Apache's broker forgets the group's other topics"
+    assert table == ({} if side.make == "apaches" else {GROUP: {"AnotherTopic": 4}}), "Apache's broker forgets the group's other topics"
     assert (await pull(conn, "ForbiddenAlike", 0, flags=0)).code == 19
 
 

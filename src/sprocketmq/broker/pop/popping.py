@@ -212,8 +212,11 @@ class Popping:
             if wanted <= 0 or size >= most:
                 break
             queue = self._state(group, topic.name, queue_id, waiter.init_mode)
-            take = self._take_in_order if waiter.order else self._take
-            found = take((group, topic.name, queue_id), queue, waiter, kinds, wanted, most - size, now)
+            key = group, topic.name, queue_id
+            if waiter.order:
+                found = self._take_in_order(key, queue, waiter, wanted, most - size, now)
+            else:
+                found = self._take(key, queue, waiter, kinds, wanted, most - size, now)
             self._commit(group, topic.name, queue_id, queue)
             if offsets := found.offsets:
                 records += found.records
@@ -301,7 +304,7 @@ class Popping:
             queue.give(new, now, visible)
             self._journal.append(["given", *key, queue.next, now, visible, new, queue.attempt_id])
 
-    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, _kinds: int, wanted: int, room: int, now: int) -> _Found:
+    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
         """Take the messages from the first that is not acknowledged on again, then new ones; none while one is invisible to others."""
         found = _Found()
         repeated = bool(waiter.attempt_id) and waiter.attempt_id == queue.attempt_id
