@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
 
-from tests.spark_faults.processes import peak_rss_bytes, task_workers
+from tests.processes import peak_rss_bytes, task_workers
 
 from benchmarks.load.sides import serve
 from benchmarks.report import write_result

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO, Self
 
 import psutil
+from tests.processes import descendants, jvms, kill
 
 from sprocketmq.spark import ensure_java
 from sprocketmq.testing import wait_until
@@ -50,14 +51,13 @@ class StandaloneCluster:
 
     def executors(self) -> list[psutil.Process]:
         """Return the JVMs that run tasks now."""
-        below = [child for worker in self._processes[1:] for child in psutil.Process(worker.pid).children(recursive=True)]
-        return [child for child in below if child.name() == "java"]
+        return [child for worker in self._processes[1:] for child in jvms(worker.pid)]
 
     def stop(self) -> None:
         """End everything, executors included."""
         for process in self._processes:
-            for one in (*psutil.Process(process.pid).children(recursive=True), process):
-                one.kill()
+            kill(descendants(process.pid))
+            process.kill()
         for process in self._processes:
             process.wait(120)
         for log in self._logs:

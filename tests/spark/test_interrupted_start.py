@@ -8,6 +8,7 @@ import uuid
 
 import psutil
 import pytest
+from tests.processes import kill
 
 from sprocketmq.testing import wait_until
 
@@ -67,5 +68,4 @@ def test_an_interrupted_start_leaves_no_process(number, moment):
         assert not jvms or number == signal.SIGTERM
     finally:
         program.kill()
-        for process in descendants(mark, program.pid):
-            process.kill()
+        kill(descendants(mark, program.pid))

@@ -6,11 +6,10 @@ import os
 
 import psutil
 import pytest
-from tests.spark_faults.processes import peak_rss_bytes, task_workers
+from tests.processes import kill, peak_rss_bytes, task_workers
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.testing import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -25,9 +24,10 @@ def test_a_range_larger_than_the_limit_is_read_below_it(spark):
         body = os.urandom(BODY_BYTES)
         for _ in range(0, MESSAGES, 8):
             producer.send_batch([Message("Large", body) for _ in range(8)])
-        for worker in task_workers(os.getpid()):  # they may have grown with tasks of other tests
-            worker.kill()
-            wait_until(lambda pid=worker.pid: not psutil.pid_exists(pid))
+        workers = task_workers(os.getpid())  # they may have grown with tasks of other tests
+        kill(workers)
+        _, left = psutil.wait_procs(workers, timeout=30)
+        assert not left
         rows = spark.read.format("rocketmq").options(nameserver=mq.namesrv, subscribe="Large", maxPartitions="1").load()
         count, size = rows.selectExpr("count(*)", "sum(length(body))").first()
         assert (count, size) == (MESSAGES, MESSAGES * BODY_BYTES)

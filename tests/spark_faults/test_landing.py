@@ -6,7 +6,6 @@ tests/unit/spark/test_land.py, without Spark.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import subprocess
@@ -16,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Self
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
-from tests.spark_faults.processes import descendants
+from tests import processes
 
 from sprocketmq import Message, sync
 from sprocketmq.embedded import LocalCluster
@@ -69,10 +67,8 @@ def start(table: Path, namesrv: str, log: Path, *more: str) -> subprocess.Popen[
 def kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
-    victims = [*descendants(process.pid), psutil.Process(process.pid)]
-    for victim in victims:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.kill()
+    processes.kill(processes.descendants(process.pid))
+    process.kill()
     process.wait(120)
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.processes import descendants, jvms, kill, task_workers
 from tests.spark_faults import progress
-from tests.spark_faults.processes import descendants, jvms, task_workers
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer
 from sprocketmq.errors import SprocketError
@@ -93,15 +93,12 @@ class Driver:
     def kill(self) -> None:
         """Kill the driver and its JVM; workers that have nobody left to work for must end by themselves."""
         below = descendants(self.process.pid)
-        victims = [*jvms(self.process.pid), psutil.Process(self.process.pid)]
-        for victim in victims:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.kill()
+        kill(jvms(self.process.pid))
+        self.process.kill()
         self._gone()
         _, left = psutil.wait_procs(below, timeout=30)
-        for one in left:
-            one.kill()
-        assert not left, f"these outlived their driver: {[' '.join(one.cmdline()) for one in left]} (seed {SEED})"
+        kill(left)
+        assert not left, f"these outlived their driver: {left} (seed {SEED})"
 
     def stop(self) -> str:
         """Stop the query in order and return what it says at its end."""
@@ -114,9 +111,7 @@ class Driver:
     def close(self) -> None:
         """Kill all that is left of it."""
         if self._process is not None:
-            for one in descendants(self._process.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+            kill(descendants(self._process.pid))
             self._process.kill()
             self._gone()
         self._said.close()
@@ -283,10 +278,7 @@ class Scene:
     async def kill_workers(self, rng: random.Random) -> None:
         # The idle ones too: Spark learns of their end when it gives them something to do.
         workers = await asyncio.to_thread(task_workers, self.driver.process.pid)
-        for worker in rng.sample(workers, rng.randint(1, len(workers)) if workers else 0):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.kill()
-                self.found["workers"] += 1
+        self.found["workers"] += kill(rng.sample(workers, rng.randint(1, len(workers)) if workers else 0))
 
     async def kill_broker(self, rng: random.Random) -> None:
         await asyncio.to_thread(self.broker.kill)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.ports import address_of, hold
+from tests.processes import ended
 
 from sprocketmq.cli import omb
 from sprocketmq.cli.errors import EXIT_USAGE
@@ -197,7 +198,7 @@ def test_a_signal_ends_everything_and_what_was_measured_is_written(mq, tiny, tmp
     assert process.returncode == 128 + number
     assert f"stopped by {number.name}" in shown.decode()
     assert len(workers) == 2
-    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    assert all(map(ended, workers))
     (written,) = tmp_path.glob("tiny-sprocketmq-*.json")
     assert written.name in out
     assert json.loads(written.read_text())["sprocketmq"]["stoppedEarly"]

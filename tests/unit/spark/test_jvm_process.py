@@ -5,6 +5,7 @@ import subprocess
 
 import psutil
 import pytest
+from tests.processes import ended
 
 pytest.importorskip("pyspark")
 
@@ -28,17 +29,13 @@ def start(stdin=subprocess.PIPE):
     return process, [parent, *wait_until(parent.children)]
 
 
-def gone(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_whatever_interrupts_a_start_ends_its_processes(interruption):
     before = java_gateway.Popen
     with pytest.raises(interruption), ended_unless_started():
         _, processes = start()
         raise interruption
-    wait_until(lambda: all(map(gone, processes)))
+    wait_until(lambda: all(map(ended, processes)))
     assert java_gateway.Popen is before
 
 
@@ -54,7 +51,7 @@ def test_an_interrupt_while_the_process_is_made_comes_when_it_is_known(monkeypat
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt), ended_unless_started():
         start()
-    wait_until(lambda: all(map(gone, made)))
+    wait_until(lambda: all(map(ended, made)))
     assert made
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -89,7 +86,7 @@ def test_what_has_started_stays():
     with ended_unless_started():
         started, processes = start(stdin=subprocess.DEVNULL)
     try:
-        assert not any(map(gone, processes))
+        assert not any(map(ended, processes))
     finally:
         for process in processes:
             process.kill()

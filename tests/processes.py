@@ -1,10 +1,10 @@
-"""The processes of a Spark driver: its JVM, the Python workers of its tasks, and what the largest of them took of memory."""
+"""The processes below one, as a Spark driver's JVM and the Python workers of its tasks: how to find and end them, and what they took."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,23 @@ def jvms(pid: int) -> list[psutil.Process]:
 def task_workers(pid: int) -> list[psutil.Process]:
     """Return the Python processes below ``pid`` that run tasks: the forks of the daemons that Spark starts for them."""
     return [process for process in descendants(pid) if _is_task_worker(process)]
+
+
+def kill(processes: Iterable[psutil.Process]) -> int:
+    """Kill these and return how many were there to be killed: Spark ends idle workers by itself, and a parent's end ends others."""
+    killed = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+            killed += 1
+    return killed
+
+
+def ended(process: psutil.Process) -> bool:
+    """Tell whether a process has ended; its entry may wait to be read by a parent."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def peak_rss_bytes(pid: int) -> int:
