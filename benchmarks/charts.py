@@ -56,7 +56,8 @@ class Panel:
 
 
 def load(name: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return loaded
 
 
 def against_apache() -> list[Panel]:
@@ -92,7 +93,7 @@ def against_apache() -> list[Panel]:
 
 
 def median(figures: dict[str, Any]) -> float:
-    return figures["median"]
+    return float(figures["median"])
 
 
 def in_spark() -> Panel:

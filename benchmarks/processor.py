@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 Kinds = Mapping[str, float]
 
 
-def processor_s() -> Counter[str]:
+def processor_s() -> Mapping[str, float]:
     """Return the seconds of processor time, user and kernel, of all descendants by kind: jvm, worker or server.
 
     What processes that ended had used is missing: take differences around work in which none ends.
@@ -27,7 +27,7 @@ def processor_s() -> Counter[str]:
             command = (entry / "cmdline").read_bytes().split(b"\0")
             children.setdefault(int(fields[1]), []).append(int(entry.name))
             seconds[int(entry.name)] = _kind(command), (int(fields[11]) + int(fields[12])) / _TICKS
-    total: Counter[str] = Counter()
+    total: defaultdict[str, float] = defaultdict(float)
     unseen = children.get(os.getpid(), [])
     while unseen:
         process = unseen.pop()

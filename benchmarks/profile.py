@@ -161,7 +161,8 @@ def by_module(costs: Costs) -> list[tuple[str, float, float]]:
         one[1] += kernel
     total = sum(map(sum, sums.values()))
     small = [name for name, cost in sums.items() if sum(cost) < SMALL_SHARE * total]
-    rows = sorted(((name, *cost) for name, cost in sums.items() if name not in small), key=lambda row: -row[1] - row[2])
+    large = ((name, user, kernel) for name, (user, kernel) in sums.items() if name not in small)
+    rows = sorted(large, key=lambda row: -row[1] - row[2])
     others = [sums[name] for name in small]
     return [*rows, ("others", sum(cost[0] for cost in others), sum(cost[1] for cost in others))]
 
@@ -176,7 +177,7 @@ def draw(profiles: dict[str, Any]) -> str:
     body: list[str] = []
     top = MARGIN
     for title, rows in panels:
-        total = [sum(row[part] for row in rows) for part in (1, 2)]
+        total = [sum(user for _, user, _ in rows), sum(kernel for _, _, kernel in rows)]
         text = f"{title}: {sum(total):.2f} us a message, {total[0]:.2f} user and {total[1]:.2f} kernel"
         body.append(f'<text class="title" x="{MARGIN}" y="{top + 16}">{escape(text)}</text>')
         top += 28

@@ -163,13 +163,13 @@ def main() -> int:
     print(f"\n{'us of processor time a message':32}{''.join(f'{part:>15}' for part in (*PARTS, 'total'))}")
     for name, sides in result.items():
         for n, parts in sides.items():
-            line = f"{name:18} {n} brokers    " + "".join(f"{parts[part]['median']:15.3f}" for part in (*PARTS, "total"))
+            row = f"{name:18} {n} brokers    " + "".join(f"{parts[part]['median']:15.3f}" for part in (*PARTS, "total"))
             if n != "1":
                 one = verdicts.setdefault(name, {})[n] = verdict(
                     parts["total"]["median"] / sides["1"]["total"]["median"], GOAL, at_most=True
                 )
-                line += f"   {one['ratio']:.3f} of one broker's (goal {GOAL:.2f}): {'reached' if one['reached'] else 'MISSED'}"
-            print(line)
+                row += f"   {one['ratio']:.3f} of one broker's (goal {GOAL:.2f}): {'reached' if one['reached'] else 'MISSED'}"
+            print(row)
     setting = {
         "rounds": options.rounds,
         "messages": options.messages,

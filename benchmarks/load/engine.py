@@ -131,7 +131,6 @@ def append_figures(directory: Path, rounds: int, batches: int, *, inner: bool) -
     """Append batches one commit each; beside it the same number of the same bytes with ``pwrite``, and a CRC for each CRC the records have."""
     data = batch_body()
     entries = split_columns(data)
-    assert entries is not None
     outer = SINGLE_PROPERTIES
     piece = b""
 
@@ -159,7 +158,7 @@ def append_figures(directory: Path, rounds: int, batches: int, *, inner: bool) -
 
     def bare(root: Path) -> Rate:
         written = piece or bytes(len(data) + (150 if inner else 100 * IN_BATCH))
-        checked = [data] if inner else [bytes(body) for _, body, _ in entries]
+        checked = [data] if inner else list(map(bytes, entries.bodies))
         file = os.open(root / "bare", os.O_RDWR | os.O_CREAT)
         os.ftruncate(file, 1 << 30)
         pwrite, at, size = os.pwrite, 0, len(written)

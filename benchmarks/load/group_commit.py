@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from sprocketmq.broker.acks import LATE, STORED, Acks
+from sprocketmq.broker.acks import DISK_LATE, STORED, Acks
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import BrokerBusy, FatalError, RetriableError, SprocketError, StoreFailed
@@ -97,7 +97,7 @@ class GroupCommit:
                 continue
             if code == STORED:
                 future.set_result(None)
-            elif code == LATE:
+            elif code == DISK_LATE:
                 future.set_exception(TimeoutError("the disk did not confirm the message in time"))
             else:
                 future.set_exception(self._failure or StoreFailed(str(self._store.config.root), "a flush failed"))

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvloop
 from tests.interop import apache
@@ -28,6 +28,9 @@ from benchmarks.load.rounds import QUEUES, turns, verdict
 from benchmarks.report import write_result
 from sprocketmq import AdminClient, Producer
 from sprocketmq.net.client import Connection, ConnectionPool
+
+if TYPE_CHECKING:
+    from sprocketmq.protocol.command import Command
 
 TOPIC = "Popped"
 GOALS = {"rate": 100_000.0, "ours / apache": 1.2}
@@ -105,13 +108,13 @@ async def pop(conn: Connection, group: str) -> dict[str, str] | None:
     return answer.ext if answer.code == FOUND else None
 
 
-def singly(conn: Connection, group: str, broker: str, ext: dict[str, str]) -> Iterator["asyncio.Future[object]"]:
+def singly(conn: Connection, group: str, broker: str, ext: dict[str, str]) -> Iterator["asyncio.Future[Command]"]:
     """Acknowledge each message of an answer."""
     for queue, start, offsets in receipts(ext):
         for offset in offsets:
             handle = f"{start} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0 {broker} {queue} {offset}"
             fields = {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue), "extraInfo": handle, "offset": str(offset)}
-            yield conn.request(ACK, ext=fields, timeout_s=30)  # type: ignore[misc]
+            yield conn.request(ACK, ext=fields, timeout_s=30)
 
 
 async def fill(cluster: Cluster, count: int) -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -71,7 +71,7 @@ def write_store(root: Path, count: int) -> tuple[int, int]:
     store.open()
     bodies = [memoryview(os.urandom(BODY_BYTES)) for _ in range(BATCH)]
     queue = 0
-    physicals = [0]
+    physicals: Sequence[int] = [0]
     for first in range(0, count, BATCH):
         names = [
             b"UNIQ_KEY\x017F00000100%022X\x02WAIT\x01true\x02TAGS\x01tag%d\x02" % (i, i % 3)

@@ -285,7 +285,7 @@ def summary(done: dict[str, list[Figures]]) -> Figures:
 def ratio(done: dict[str, list[Figures]], side: str, other: str, key: str) -> float:
     """Return the median over the rounds of one side's figure divided by the other's."""
     rounds = zip(done[side], done[other], strict=False)
-    return statistics.median(one[key] / another[key] for one, another in rounds)
+    return float(statistics.median(one[key] / another[key] for one, another in rounds))
 
 
 def verdicts(mode: str, done: dict[str, dict[str, list[Figures]]], loopback_us: float) -> dict[str, Figures]:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.certificates import Authority, Pair
 from tests.fuzz.secured import grant, write_users
@@ -236,7 +236,7 @@ def tls_us_per_kib(authority: Authority, certificate: Pair) -> float:
             server.write(data)
             left = ENCRYPTED_BYTES
             while left:
-                left -= client.read(left, received)
+                left -= cast("int", client.read(left, received))
         return (time.process_time_ns() - began) / 100 / (ENCRYPTED_BYTES >> 10) / 1000
 
     return min(once() for _ in range(5))
@@ -246,7 +246,7 @@ def verdicts(workload: str, result: Figures, added_us: Mapping[str, float]) -> d
     """Return the ratios of a workload that have goals; ``added_us`` is what the cryptography of a side takes of a KiB."""
     rates = {name: float(one["messages_per_s"]["median"]) for name, one in result.items()}
     verb = workload.partition("-")[0]
-    found = {
+    found: dict[str, Figures] = {
         f"{workload}, {name} / plain": verdict(rate / rates[PLAIN], OF_PLAIN[verb, name])
         for name, rate in rates.items()
         if (verb, name) in OF_PLAIN
@@ -260,7 +260,7 @@ def verdicts(workload: str, result: Figures, added_us: Mapping[str, float]) -> d
     return found
 
 
-def measure(options: argparse.Namespace, directory: Path) -> dict[str, Figures]:
+def measure(options: argparse.Namespace, directory: Path) -> Figures:
     """Run all rounds and return figures and verdicts."""
     authority = Authority(directory / "certificates")
     certificate = authority.issue("server")

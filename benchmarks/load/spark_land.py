@@ -107,7 +107,7 @@ def run(namesrv: str, messages: int, rounds: int, directory: Path) -> int:
     spreads = {name: spread(found, 0) for name, found in rates.items()}
     median = {name: found["median"] for name, found in spreads.items()}
     ratio = round(median["direct"] / median["spark"], 2)
-    figures = {
+    figures: dict[str, Any] = {
         "what": f"{messages} messages of {BODY_BYTES} random bytes to Parquet, default columns, local[{CORES}], warm session",
         "goal_rows_per_s": GOAL_ROWS_PER_S,
         "goal_of_spark": GOAL_OF_SPARK,
@@ -119,7 +119,7 @@ def run(namesrv: str, messages: int, rounds: int, directory: Path) -> int:
     }
     path = write_result("spark-land", figures)
     for name, rate in median.items():
-        print(f"{name:20} {rate:10,.0f} rows/s   {figures['mib'][name]:,.1f} MiB")  # type: ignore[index]
+        print(f"{name:20} {rate:10,.0f} rows/s   {figures['mib'][name]:,.1f} MiB")
     print(f"direct is {ratio:.2f} of Spark's own writer (goal {GOAL_OF_SPARK:g}) -> {path}")
     return 0 if ratio >= GOAL_OF_SPARK else 1
 

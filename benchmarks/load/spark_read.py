@@ -134,7 +134,7 @@ def still(sides: Sequence[Side], spark: SparkSession | None) -> Iterator[None]:
         for side in sides:
             paused.enter_context(side.paused())
         if spark is not None:
-            jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+            jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
             os.kill(jvm, signal.SIGSTOP)
             paused.callback(os.kill, jvm, signal.SIGCONT)
         yield

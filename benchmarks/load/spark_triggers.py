@@ -168,31 +168,31 @@ def run(namesrv: str, directory: Path, options: argparse.Namespace) -> int:
         for _ in range(options.rounds):
             for name, kind in kinds.items():
                 found[name].append(triggers(spark, *kind, directory))
-                print(f"{name:28} {median(found[name][-1], 'triggerExecution'):6.0f} ms", flush=True)
+                print(f"{name:28} {median_ms(found[name][-1], 'triggerExecution'):6.0f} ms", flush=True)
     finally:
         spark.stop()
     return report(found, version, options)
 
 
-def median(done: list[dict[str, Any]], stage: str) -> float:
+def median_ms(done: list[dict[str, Any]], stage: str) -> float:
     """Return the median of a stage, in ms."""
     return float(statistics.median(progress["durationMs"].get(stage, 0) for progress in done))
 
 
 def report(found: Mapping[str, list[list[dict[str, Any]]]], version: str, options: argparse.Namespace) -> int:
     """Write and print all figures; return 1 when a goal was missed."""
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         name: {
-            "trigger_ms": spread((median(done, "triggerExecution") for done in rounds), 0),
-            "stages_ms": {stage: statistics.median(median(done, stage) for done in rounds) for stage in STAGES},
+            "trigger_ms": spread((median_ms(done, "triggerExecution") for done in rounds), 0),
+            "stages_ms": {stage: statistics.median(median_ms(done, stage) for done in rounds) for stage in STAGES},
         }
         for name, rounds in found.items()
     }
     if options.only is not None or options.conf:
-        for name, figures in kinds.items():
-            print(name, figures)
+        for name, one in kinds.items():
+            print(name, one)
         return 0
-    medians = {name: figures["trigger_ms"]["median"] for name, figures in kinds.items()}  # type: ignore[index]
+    medians = {name: figures["trigger_ms"]["median"] for name, figures in kinds.items()}
     figures = {
         "default_ms": medians["default"],
         "asynchronous_ms": medians["asynchronous"],
@@ -211,7 +211,7 @@ def report(found: Mapping[str, list[list[dict[str, Any]]]], version: str, option
         },
     )
     for name, one in kinds.items():
-        print(f"{name:28} {one['trigger_ms']['median']:6.0f} ms   " + "  ".join(f"{k} {v:.0f}" for k, v in one["stages_ms"].items()))  # type: ignore[index,attr-defined]
+        print(f"{name:28} {one['trigger_ms']['median']:6.0f} ms   " + "  ".join(f"{k} {v:.0f}" for k, v in one["stages_ms"].items()))
     for name, goal in GOALS.items():
         print(f"{name:20} {figures[name]:8.2f}   at most {goal:g}{'  MISSED' if name in missed else ''}")
     return 1 if missed else 0

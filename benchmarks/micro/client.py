@@ -28,6 +28,7 @@ from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from sprocketmq.protocol.codes import FLAG_RESPONSE
 from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.frame import ReceiveBuffer
+from sprocketmq.sync.faces import shared_thread
 
 BODY = bytes(range(256)) * 4
 MESSAGES = 60_000
@@ -203,7 +204,7 @@ async def measure(work: Callable[[Producer], Awaitable[None]], batching: Batchin
 def measure_sync() -> list[float]:
     """Return the same for the blocking face, whose caller and loop are two threads of this process."""
     producer = sync.Producer("pg", namesrv=ADDRESS, batching=Batching())
-    thread = sync.shared_thread.acquire()
+    thread = shared_thread.acquire()
     producer._thread = thread
     thread.run(connect(producer._client))
     rounds = []

@@ -9,6 +9,7 @@ import sys
 import time
 import timeit
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.report import write_result
@@ -161,8 +162,8 @@ def actions() -> dict[str, tuple[Callable[[], object], int]]:
         "heartbeat decode": (lambda: HeartbeatData.decode(heartbeat), 1),
     }
     for kind, data in packed.items():
-        table[f"{kind.name.lower()} compress 4 KiB"] = (lambda kind=kind: compress(text, kind), 1)
-        table[f"{kind.name.lower()} decompress 4 KiB"] = (lambda kind=kind, data=data: decompress(data, compression_flag(kind)), 1)
+        table[f"{kind.name.lower()} compress 4 KiB"] = (partial(compress, text, kind), 1)
+        table[f"{kind.name.lower()} decompress 4 KiB"] = (partial(decompress, data, compression_flag(kind)), 1)
     return table
 
 

@@ -83,7 +83,7 @@ def main() -> int:
         figures[f"us to compile {name}"] = median_us(lambda texts=compiled: [compile_sql.__wrapped__(t) for t in texts], 200)  # type: ignore[misc]
     for name, found in figures.items():
         print(f"{name:45} {statistics.median(found):8.2f}")
-    write_result("micro.filters", {name: spread(found) for name, found in figures.items()})
+    write_result("micro-filters", {name: spread(found) for name, found in figures.items()})
     return 0
 
 

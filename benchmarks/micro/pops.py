@@ -89,7 +89,7 @@ def main() -> int:
             store.close()
     for name, found in figures.items():
         print(f"{name:40} {statistics.median(found):8.2f}")
-    write_result("micro.pops", {name: spread(found) for name, found in figures.items()})
+    write_result("micro-pops", {name: spread(found) for name, found in figures.items()})
     return 0
 
 

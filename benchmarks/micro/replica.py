@@ -19,6 +19,7 @@ from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 LOG_BYTES = 256 << 20
+SEGMENT_BYTES = 1 << 30
 PIECE_BYTES = 1 << 20
 BUDGET_BYTES = 1 << 20
 ROUNDS = 3
@@ -36,12 +37,12 @@ def properties(number: int) -> bytes:
 
 
 def new_store(root: Path) -> MessageStore:
-    store = MessageStore(StoreConfig(root))
+    store = MessageStore(StoreConfig(root, commitlog_segment_bytes=SEGMENT_BYTES))
     store.open()
     return store
 
 
-def fill(store: MessageStore, queues: int, *, inner: bool = False, log_bytes: int = LOG_BYTES) -> None:
+def fill(store: MessageStore, queues: int, log_bytes: int, *, inner: bool = False) -> None:
     if inner:
         store.declare_batch_topic("orders")
     number = 0
@@ -51,8 +52,8 @@ def fill(store: MessageStore, queues: int, *, inner: bool = False, log_bytes: in
             batch = encode_batch(items)
             number += len(items)
             if inner:
-                shared = {"born_timestamp_ms": 1, "born_host": HOST}
-                store.stage_inner_batch("orders", queue, batch, properties(number), count=len(items), tags_code=1, **shared)
+                stage = store.stage_inner_batch
+                stage("orders", queue, batch, properties(number), count=len(items), tags_code=1, born_timestamp_ms=1, born_host=HOST)
             else:
                 store.stage_batch("orders", queue, split_columns(batch), sys_flag=0, born_timestamp_ms=1, born_host=HOST)
         store.commit()
@@ -100,7 +101,7 @@ def main() -> int:
     try:
         for kind, queues, inner in (("plain", 4, False), ("64_queues", 64, False), ("batches", 4, True)):
             master = new_store(root / "master")
-            fill(master, queues, inner=inner)
+            fill(master, queues, LOG_BYTES, inner=inner)
             data = pieces(master)
             total = sum(map(len, data)) / 1e6
             sum(piece[::4096].tobytes().count(b"x") for piece in data)  # the master's pages are mapped, as they were just written
@@ -148,7 +149,7 @@ def follow(root: Path, data: list[memoryview], *, inner: bool) -> tuple[float, f
 def note_singles(root: Path, note: Callable[..., None]) -> None:
     """Note the microseconds a record costs that arrives alone, or with some others."""
     master = new_store(root / "master")
-    fill(master, 4, log_bytes=8 << 20)
+    fill(master, 4, 8 << 20)
     size = int.from_bytes(master.raw(0, 4))
     for together in (1, 8):
         store = new_store(root / f"replica{together}")

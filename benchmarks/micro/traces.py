@@ -137,7 +137,7 @@ async def consume(trace: bool | TraceConfig, *, batch_max: int, inner: bool = Fa
     queue = MessageQueue("t", "broker-a", 0)
     pq = ProcessQueue(queue, 0, CacheLimits(messages=10 * PULLED), consumer.outcomes.acknowledge)
     consumer._member.queues[queue] = pq
-    consumer._member.may_take = lambda _: True  # type: ignore[method-assign]
+    consumer._member.may_take = lambda pq: True  # type: ignore[method-assign]
     ids = MessageIdFactory("127.0.0.1", 1)
     bodies = [pulled_body(ids, number * PULLED, inner=inner) for number in range(PULLS)]
     taken = 0

@@ -137,7 +137,7 @@ def round_trips(context: SpawnContext, name: str, ask: Callable[[socket.socket],
     finally:
         here.close()
         process.join()
-    return statistics.median(taken) * 1e6
+    return float(statistics.median(taken)) * 1e6
 
 
 async def hops() -> None:
