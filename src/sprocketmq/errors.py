@@ -246,6 +246,30 @@ class TopicNotFound(FatalError):
         self.broker = broker
 
 
+class NoMaster(RetriableError):
+    """No nameserver knows a master of ``brokers``, which have the queues of ``topic``: nothing can be stored until there is one."""
+
+    def __init__(self, topic: str, brokers: Sequence[str]) -> None:
+        names = ", ".join(brokers)
+        super().__init__(
+            f"topic {topic!r} takes no messages now, as no nameserver knows a master of {names}: nothing is stored; start it, or make a"
+            f" slave the master (sprocketmq failover {brokers[0]})"
+        )
+        self.topic = topic
+        self.brokers = tuple(brokers)
+
+
+class TopicReadOnly(FatalError):
+    """No broker allows writing to ``topic``."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} takes no messages: no broker allows writing to it; change its permission (AdminClient.create_topic, perm=6),"
+            " or that of its brokers (brokerPermission)"
+        )
+        self.topic = topic
+
+
 class GroupNotFound(FatalError):
     """No broker knows the consumer group ``group``."""
 

@@ -183,6 +183,10 @@ def _problems(facts: BrokerFacts, subject: str, runtime: Mapping[str, str]) -> I
     if permission is not None and permission != READ_WRITE:
         text = {4: "it is read-only", 2: "it is write-only"}.get(int(permission), "it is neither readable nor writable")
         yield Finding(Level.WARNING, subject, text, "set brokerPermission to 6 if that is not wanted")
+    copies, in_sync = number(facts.settings.get("inSyncReplicas")), state.in_sync_slaves
+    if state.role == "SYNC_MASTER" and copies is not None and in_sync is not None and in_sync < copies - 1:
+        text = f"slaves in sync: {in_sync}, and sends wait for {copies - 1:.0f}: none is answered SEND_OK"
+        yield Finding(Level.WARNING, subject, text, "start its slaves, or see what their logs say")
     if not state.is_master:
         if state.following not in ("", "following"):
             text = f"does not follow its master: {state.following}"

@@ -231,16 +231,21 @@ class Instance(LoopBound):
     async def publish_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
         """Return the route to send to: the topic's own, otherwise one made from the template topic (the broker then creates the topic).
 
-        Raises TopicNotFound when there is neither, or the topic has no writable queue.
+        Raises TopicNotFound when there is neither, NoMaster when none of its brokers has a master now, TopicReadOnly when none allows
+        writing.
         """
         route = await self.fetch_route(topic, budget_s=budget_s)
         if route is None:
             data = await self._fetch(DEFAULT_TOPIC, budget_s)
             route = None if data is None else read_route(topic, data, template=True)
             self._awaited.add(topic)
-        if route is None or not route.publish_queues:
+        try:
+            if route is None:
+                raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
+            route.check_writable()
+        except SprocketError:
             self._awaited.discard(topic)
-            raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
+            raise
         return route
 
     async def fetch_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sprocketmq.errors import NoMaster, TopicReadOnly
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.codes import PERM_READ, PERM_WRITE
 from sprocketmq.protocol.message import MessageQueue
@@ -16,8 +17,8 @@ DEFAULT_TOPIC_QUEUES = 4
 class Route:
     """The queues of one topic. A ``provisional`` route is the template topic's: the broker creates the topic at the first send.
 
-    ``clusters`` are the names of its brokers' clusters. ``away`` are addresses that accept no connections at the moment; routes that
-    differ only in these are equal.
+    ``clusters`` are the names of its brokers' clusters. ``masterless`` are those of its brokers that have queues to write and no master.
+    ``away`` are addresses that accept no connections at the moment; routes that differ only in these are equal.
     """
 
     topic: str
@@ -26,6 +27,7 @@ class Route:
     addresses: Mapping[str, Mapping[int, str]]
     provisional: bool = False
     clusters: tuple[str, ...] = ()
+    masterless: tuple[str, ...] = ()
     away: frozenset[str] = field(default=frozenset(), compare=False)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
@@ -39,6 +41,11 @@ class Route:
         if self.away:
             brokers = {number: address for number, address in brokers.items() if address not in self.away} or brokers
         return brokers.get(broker_id) or brokers.get(MASTER_ID) or next(iter(brokers.values()))
+
+    def check_writable(self) -> None:
+        """Raise NoMaster or TopicReadOnly when there is no queue to write."""
+        if not self.publish_queues:
+            raise NoMaster(self.topic, self.masterless) if self.masterless else TopicReadOnly(self.topic)
 
     @property
     def readers(self) -> dict[str, str]:
@@ -65,6 +72,7 @@ def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route
     addresses = {broker.broker_name: dict(sorted(broker.broker_addrs.items())) for broker in data.broker_datas if broker.broker_addrs}
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
+    masterless: list[str] = []
     for queue_data in sorted(data.queue_datas, key=lambda q: q.broker_name):
         name = queue_data.broker_name
         writes, reads = queue_data.write_queue_nums, queue_data.read_queue_nums
@@ -72,12 +80,15 @@ def read_route(topic: str, data: TopicRoute, *, template: bool = False) -> Route
             writes = reads = min(DEFAULT_TOPIC_QUEUES, writes)
         if queue_data.perm & PERM_READ and name in addresses:
             subscribe += [MessageQueue(topic, name, i) for i in range(reads)]
-        if queue_data.perm & PERM_WRITE and MASTER_ID in addresses.get(name, {}):
-            publish += [MessageQueue(topic, name, i) for i in range(writes)]
+        if queue_data.perm & PERM_WRITE and writes:
+            if MASTER_ID in addresses.get(name, {}):
+                publish += [MessageQueue(topic, name, i) for i in range(writes)]
+            else:
+                masterless.append(name)
     if data.order_topic_conf:
         publish = _order_queues(topic, data.order_topic_conf, addresses)
     clusters = tuple(sorted({broker.cluster for broker in data.broker_datas}))
-    return Route(topic, tuple(publish), tuple(subscribe), addresses, provisional=template, clusters=clusters)
+    return Route(topic, tuple(publish), tuple(subscribe), addresses, provisional=template, clusters=clusters, masterless=tuple(masterless))
 
 
 def _order_queues(topic: str, conf: str, addresses: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:

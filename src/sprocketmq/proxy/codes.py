@@ -15,6 +15,7 @@ from sprocketmq.errors import (
     RequestTimeout,
     SprocketError,
     TopicNotFound,
+    TopicReadOnly,
 )
 from sprocketmq.proxy.schema import Status
 
@@ -148,7 +149,7 @@ def code_of(error: SprocketError) -> Code:
             return Code.TOPIC_NOT_FOUND
         case AuthenticationFailed():
             return Code.UNAUTHORIZED
-        case AccessRefused():
+        case AccessRefused() | TopicReadOnly():
             return Code.FORBIDDEN
         case BrokerError():
             return code_of_broker(error.code)

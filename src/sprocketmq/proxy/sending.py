@@ -9,7 +9,7 @@ import msgspec
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.send_header import HEADER, header_prefix
-from sprocketmq.errors import ProtocolError, RemoteProtocolError, RetriableError, SprocketError
+from sprocketmq.errors import ProtocolError, RemoteProtocolError, SprocketError
 from sprocketmq.events import event
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -99,8 +99,7 @@ class Sender:
         kind = type_of(pairs)
         try:
             queues = route.publish_queues
-            if not queues:
-                raise RetriableError(f"topic {route.topic!r} has no queue to write now")
+            route.check_writable()
             queue = queue_of_group(pairs[SHARDING_KEY], queues) if SHARDING_KEY in pairs else queues[next(self._turn) % len(queues)]
             response = await self._store(upstream, route, queue, pairs, body, kind)
         except SprocketError as e:

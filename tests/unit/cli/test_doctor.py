@@ -30,6 +30,7 @@ from sprocketmq.client.admin import BrokerState
 from sprocketmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 MASTER = BrokerState("broker-a", 0, "10.0.0.1:10911", "c", "ASYNC_MASTER", "V5_5_0")
+SYNC_MASTER, TWO_COPIES = replace(MASTER, role="SYNC_MASTER"), {"inSyncReplicas": "2"}
 SLAVE = BrokerState("broker-a", 1, "10.0.0.2:10911", "c", "SLAVE", "V5_5_0", following="following", behind_bytes=7, in_sync=True)
 
 
@@ -107,6 +108,8 @@ def test_a_nameserver_without_brokers_and_a_slow_one_are_named():
         (BrokerFacts(MASTER, {"dispatchBehindBytes": str(1 << 30)}), Level.WARNING, "1,073,741,824 bytes behind the log"),
         (BrokerFacts(MASTER, {"sendThreadPoolQueueHeadWaitTimeMills": "2500"}), Level.WARNING, "its oldest send waits for 2.5 s"),
         (BrokerFacts(MASTER, {}, {"brokerPermission": "4"}), Level.WARNING, "it is read-only"),
+        (BrokerFacts(replace(SYNC_MASTER, in_sync_slaves=0), {}, TWO_COPIES), Level.WARNING, "slaves in sync: 0, and sends wait for 1"),
+        (BrokerFacts(replace(SYNC_MASTER, in_sync_slaves=1), {}, TWO_COPIES), Level.OK, ""),
         (BrokerFacts(SLAVE), Level.OK, ""),
         (BrokerFacts(replace(SLAVE, in_sync=False)), Level.WARNING, "lacks 7 bytes of its master's log and is not in sync"),
         (BrokerFacts(replace(SLAVE, following="diverged")), Level.FAILURE, "does not follow its master: diverged"),

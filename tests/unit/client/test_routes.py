@@ -26,8 +26,14 @@ def test_permissions_decide_what_is_written_and_what_is_read():
 def test_a_broker_without_a_master_is_read_but_not_written():
     r = read_route("t", route(QueueData("a", 1, 1), brokers={"a": {1: "h:2"}}))
     assert r.publish_queues == ()
+    assert r.masterless == ("a",)
     assert r.subscribe_queues == (MessageQueue("t", "a", 0),)
     assert r.address("a") == "h:2"
+
+
+def test_a_broker_without_queues_to_write_lacks_no_master():
+    brokers = {"a": {1: "h:2"}, "b": {1: "h:3"}}
+    assert read_route("t", route(QueueData("a", 1, 1, perm=4), QueueData("b", 1, 0), brokers=brokers)).masterless == ()
 
 
 def test_an_address_is_asked_by_id_and_falls_back_to_the_master_then_to_any():

@@ -25,6 +25,7 @@ from sprocketmq.errors import (
     ConfigError,
     ConnectFailed,
     MaybeStoredError,
+    NoMaster,
     RetriableError,
     SendQueueFull,
     SendTimeout,
@@ -39,6 +40,8 @@ from sprocketmq.protocol.message import MessageQueue, Receipt, SendResult
 from sprocketmq.protocol.names import check_send_topic
 
 CONNECT_PATIENCE_S = 1.0
+# A topic whose brokers have no master is looked up again after this time.
+MASTER_PAUSE_S = 0.2
 
 # One-way sends wait while a connection holds more bytes than this that its socket has not taken, and look again after a pause.
 ONEWAY_BACKLOG_BYTES = 1 << 20
@@ -107,7 +110,7 @@ class Outbox:
                 queue = request.queue
                 try:
                     request.target = target = publisher.next() if queue is None else publisher.pinned(queue)
-                except ConfigError as e:
+                except (ConfigError, NoMaster) as e:
                     self.fail(request, e)
                     return
             conn = self._brokers.peek(target.address)
@@ -211,9 +214,19 @@ class Outbox:
         return None
 
     async def open(self, topic: str, budget_s: float) -> Publisher:
-        """Return the queues of ``topic``, asking for its route when needed. Raises InvalidName, TopicNotFound or NameserverUnavailable."""
+        """Return the queues of ``topic``, asking for its route when needed, and again while its brokers have no master.
+
+        Raises InvalidName, TopicNotFound, TopicReadOnly, and NoMaster or NameserverUnavailable when ``budget_s`` is over.
+        """
         check_send_topic(topic)
-        return self._publishers.add(await self._instance.publish_route(topic, budget_s=budget_s))
+        deadline = self.loop.time() + budget_s
+        while True:
+            try:
+                return self._publishers.add(await self._instance.publish_route(topic, budget_s=deadline - self.loop.time()))
+            except NoMaster:
+                if self.loop.time() + MASTER_PAUSE_S >= deadline:
+                    raise
+            await self._instance.timers.sleep(MASTER_PAUSE_S)
 
     async def connect(self, address: str, deadline: float) -> Connection:
         """Return the connection to ``address``, opening it when there is none. Raises what the pool raises.

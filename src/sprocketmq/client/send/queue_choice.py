@@ -1,5 +1,6 @@
 """Which queue a message goes to: the next of its topic, the one it names, or the one of its ordering key or priority."""
 
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 from itertools import cycle
@@ -7,7 +8,7 @@ from itertools import cycle
 from sprocketmq.client.routes import Route
 from sprocketmq.client.send.faults import FaultTable
 from sprocketmq.client.send.send_header import header_prefix
-from sprocketmq.errors import InvalidMessage
+from sprocketmq.errors import InvalidMessage, NoMaster
 from sprocketmq.protocol.hashing import hashed_queue
 from sprocketmq.protocol.message import NO_PROPERTIES, Message, MessageQueue
 from sprocketmq.protocol.names import check_send_topic
@@ -100,7 +101,8 @@ class Publisher:
     def pinned(self, queue: MessageQueue) -> Target:
         """Return the target of a chosen queue, or of the queue of a priority or an ordering key.
 
-        Raises InvalidMessage for a queue of another topic, a negative number, or a broker that is not in the route.
+        Raises InvalidMessage for a queue of another topic, a negative number, or a broker that is not in the route; NoMaster for one that
+        has no master now.
         """
         if type(queue) is KeyedQueue:
             return self.targets[hashed_queue(queue.key, len(self.targets))]
@@ -113,6 +115,8 @@ class Publisher:
             if queue.topic != self.topic:
                 raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {self.topic!r}")
             address = self.route.masters.get(queue.broker_name)
+            if address is None and queue.broker_name in self.route.masterless:
+                raise NoMaster(self.topic, [queue.broker_name])
             if address is None:
                 known = ", ".join(self.route.masters) or "none"
                 raise InvalidMessage(f"topic {self.topic!r} has no broker {queue.broker_name!r} that takes messages (it has: {known})")
@@ -138,13 +142,16 @@ class Publishers:
         return publisher
 
     def on_route(self, route: Route) -> None:
-        """Take over a route that is new or has changed; a topic without queues to write is forgotten."""
+        """Take over a route that is new or has changed; a topic without queues to write is forgotten.
+
+        One whose brokers have no master keeps the queues that it had: sends are tried again until one is back, or their time is over.
+        """
         publisher = self.by_topic.get(route.topic)
         if publisher is None:
             return
         if route.publish_queues:
             publisher.use(route)
-        else:
+        elif not route.masterless:
             del self.by_topic[route.topic]
 
     def queue_of_key(self, topic: str, key: str) -> MessageQueue | None:
@@ -164,4 +171,5 @@ class Publishers:
             if not isinstance(queue, MessageQueue):
                 raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
             if publisher is not None:
-                publisher.pinned(queue)
+                with contextlib.suppress(NoMaster):  # there may be one when it is sent
+                    publisher.pinned(queue)

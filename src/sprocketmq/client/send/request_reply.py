@@ -18,13 +18,13 @@ from sprocketmq.errors import (
     AccessRefused,
     ConfigError,
     MaybeStoredError,
+    NoMaster,
     NotARequest,
     ReplyTimeout,
     RequesterGone,
     RequestTimeout,
     RetriableError,
     SprocketError,
-    TopicNotFound,
 )
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.message import Message, MessageQueue
@@ -150,9 +150,10 @@ class Requester:
         _, encoded, stored, sys_flag = self._encoder.single(message := Message(topic, body, tag, keys, properties))
         added = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
         text = with_properties(encoded, {MSG_TYPE: "reply", **added})
-        masters = (await self._instance.route(topic, budget_s=timeout_s)).masters
+        route = await self._instance.route(topic, budget_s=timeout_s)
+        masters = route.masters
         if not masters:
-            raise TopicNotFound(topic)
+            raise NoMaster(topic, sorted(route.addresses))
         gone: list[str] = []
         failure: SprocketError | None = None
         for name in sorted(masters, key=lambda name: (name != request.broker_name, name)):

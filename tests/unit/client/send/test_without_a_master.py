@@ -1,0 +1,116 @@
+"""Sends to topics whose queues nobody can write now: their broker has no master, or the topic allows reading only."""
+
+import asyncio
+
+import pytest
+from fake_cluster import FakeBroker
+from tests.inside import instance_of
+
+from sprocketmq import Batching
+from sprocketmq.client import Producer, instance
+from sprocketmq.client.send import outbox, requests
+from sprocketmq.errors import FatalError, NoMaster, RetriableError, TopicReadOnly
+from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from sprocketmq.protocol.codes import RequestCode as Q
+from sprocketmq.protocol.message import Message, MessageQueue
+from sprocketmq.testing import eventually
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(requests, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(outbox, "MASTER_PAUSE_S", 0.001)
+    monkeypatch.setattr(instance, "REFRESH_SOON_S", 0.001)
+
+
+@pytest.fixture
+async def slave():
+    """A broker of the cluster's only name, to be promoted."""
+    broker = FakeBroker("broker-a")
+    await broker.start()
+    yield broker
+    await broker.close()
+
+
+def put(cluster, *brokers):
+    """Have the nameserver know these brokers, ``(name, id, address)``, of topic ``t``."""
+    names = sorted({name for name, _, _ in brokers})
+    addresses = {name: {number: address for one, number, address in brokers if one == name} for name in names}
+    cluster.namesrv.routes["t"] = TopicRoute(
+        [BrokerData("c", name, addresses[name]) for name in names], [QueueData(name, 4, 4, 6) for name in names]
+    )
+
+
+def looked_up(cluster):
+    return cluster.namesrv.count(Q.GET_ROUTEINFO_BY_TOPIC)
+
+
+async def asked_again(cluster):
+    before = looked_up(cluster)
+    await eventually(lambda: looked_up(cluster) > before + 2)
+
+
+@pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "AutoBatch"])
+async def test_a_first_send_waits_for_a_master(cluster, slave, batching):
+    put(cluster, ("broker-a", 1, slave.address))
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=60, batching=batching) as producer:
+        sending = asyncio.create_task(producer.send(Message("t", b"x")))
+        await asked_again(cluster)
+        put(cluster, ("broker-a", 0, slave.address))
+        assert (await sending).broker_name == "broker-a"
+
+
+async def test_without_a_master_nothing_is_stored_and_the_error_says_what_helps(cluster, slave):
+    put(cluster, ("broker-a", 1, slave.address))
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=0.05) as producer:
+        with pytest.raises(NoMaster, match="sprocketmq failover broker-a") as caught:
+            await producer.send(Message("t", b"x"))
+    assert isinstance(caught.value, RetriableError)
+    assert (caught.value.topic, caught.value.brokers) == ("t", ("broker-a",))
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("t", "broker-a", 1)], ids=["any queue", "a chosen queue"])
+async def test_sends_go_on_once_a_slave_is_the_master(cluster, slave, queue):
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=60) as producer:
+        await producer.send(Message("t", b"before", queue=queue))
+        await cluster.broker.stop()
+        put(cluster, ("broker-a", 1, slave.address))
+        sending = asyncio.create_task(producer.send(Message("t", b"meanwhile", queue=queue)))
+        await asked_again(cluster)
+        assert not sending.done()
+        put(cluster, ("broker-a", 0, slave.address))
+        await sending
+        await producer.send(Message("t", b"after", queue=queue))
+    assert len([record for records in slave.queues.values() for record in records]) == 2
+
+
+async def test_queues_of_a_broker_without_a_master_are_refused_for_now_and_the_others_taken(two_brokers):
+    first, second = two_brokers.brokers
+    async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=60) as producer:
+        await producer.send(Message("t", b"x"))
+        put(two_brokers, (first.name, 0, first.address), (second.name, 1, second.address))
+        await eventually(lambda: producer_sees(producer, "t", {first.name}))
+        with pytest.raises(NoMaster, match=f"a master of {second.name}"):
+            await producer.send(Message("t", b"x", queue=MessageQueue("t", second.name, 0)))
+        outcomes = []
+        producer.submit(Message("t", b"x", queue=MessageQueue("t", second.name, 0)), lambda result, error: outcomes.append(error))
+        await eventually(lambda: outcomes)
+        assert isinstance(outcomes[0], NoMaster)
+        assert {(await producer.send(Message("t", b"x"))).broker_name for _ in range(8)} == {first.name}
+
+
+async def producer_sees(producer, topic, names):
+    await instance_of(producer).fetch_route(topic)
+    return {queue.broker_name for queue in await producer.queues(topic)} == names
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["from the beginning", "meanwhile"])
+async def test_a_topic_that_nobody_may_write_is_no_unknown_one(cluster, known):
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        if known:
+            await producer.send(Message("t", b"x"))
+        cluster.namesrv.put("t", cluster.broker, perm=4)
+        await instance_of(producer).fetch_route("t")
+        with pytest.raises(TopicReadOnly, match="perm=6") as caught:
+            await producer.send(Message("t", b"x"))
+    assert isinstance(caught.value, FatalError)
