@@ -247,16 +247,16 @@ class TopicNotFound(FatalError):
 
 
 class NoMaster(RetriableError):
-    """No nameserver knows a master of ``brokers``, which have the queues of ``topic``: nothing can be stored until there is one."""
+    """No nameserver knows a master of ``brokers``, so that nothing can be stored in ``topic`` or changed there now."""
 
-    def __init__(self, topic: str, brokers: Sequence[str]) -> None:
+    def __init__(self, brokers: Sequence[str], topic: str = "") -> None:
         names = ", ".join(brokers)
+        outcome = f"topic {topic!r} takes no messages now, nothing is stored" if topic else "nothing is changed"
         super().__init__(
-            f"topic {topic!r} takes no messages now, as no nameserver knows a master of {names}: nothing is stored; start it, or make a"
-            f" slave the master (sprocketmq failover {brokers[0]})"
+            f"no nameserver knows a master of {names}: {outcome}; start it, or make a slave the master (sprocketmq failover {brokers[0]})"
         )
-        self.topic = topic
         self.brokers = tuple(brokers)
+        self.topic = topic
 
 
 class TopicReadOnly(FatalError):

@@ -29,6 +29,7 @@ from sprocketmq.errors import (
     ConnectFailed,
     ConnectionLost,
     NameserverUnavailable,
+    NoMaster,
     RequestTimeout,
     RetriableError,
     SprocketError,
@@ -468,7 +469,7 @@ class Instance(LoopBound):
 
         Retried, with pauses and a fresh route, while the broker cannot be reached or refuses for now. A request that ``reads``, and a
         commit, goes to a slave at once while the master cannot be reached. Raises TopicNotFound for an unknown topic, RetriableError when
-        the route has no such broker, and the error of the last try.
+        the route has no such broker, NoMaster, and the error of the last try.
         """
         for attempt in range(ASK_TRIES):
             route = await self.route(topic)
@@ -476,6 +477,8 @@ class Instance(LoopBound):
             if address is None:
                 route = await self.fetch_route(topic) or route
                 address = route.address(broker_name, broker_id) if reads else route.masters.get(broker_name)
+                if address is None and broker_name in route.addresses:
+                    raise NoMaster([broker_name])
                 if address is None:
                     raise RetriableError(
                         f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.addresses) or 'none'})"

@@ -45,7 +45,7 @@ class Route:
     def check_writable(self) -> None:
         """Raise NoMaster or TopicReadOnly when there is no queue to write."""
         if not self.publish_queues:
-            raise NoMaster(self.topic, self.masterless) if self.masterless else TopicReadOnly(self.topic)
+            raise NoMaster(self.masterless, self.topic) if self.masterless else TopicReadOnly(self.topic)
 
     @property
     def readers(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import RetriableError, TopicNotFound
+from sprocketmq.errors import NoMaster, RetriableError, TopicNotFound
 from sprocketmq.net.client import Connection
 from sprocketmq.protocol.bodies import ConsumerData, SubscriptionGroupConfig, TopicConfig
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -82,9 +82,11 @@ class Upstream:
         return route
 
     async def master(self, topic: str, broker_name: str) -> str:
-        """Return the address of a broker's master. Raises RetriableError when the topic has no such broker now."""
+        """Return the address of a broker's master. Raises NoMaster, or RetriableError when the topic has no such broker."""
         route = await self.route(topic)
         address = route.masters.get(broker_name) or (await self.fresh_route(topic)).masters.get(broker_name)
+        if address is None and broker_name in route.addresses:
+            raise NoMaster([broker_name])
         if address is None:
             raise RetriableError(f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.masters) or 'none'})")
         return address

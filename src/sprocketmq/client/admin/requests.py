@@ -6,10 +6,7 @@ from sprocketmq.client.consume.offsets import OffsetRequests
 from sprocketmq.client.instance import response_error
 from sprocketmq.client.lifecycle import Client
 from sprocketmq.client.routes import MASTER_ID, Route
-from sprocketmq.errors import (
-    ConfigError,
-    TopicNotFound,
-)
+from sprocketmq.errors import ConfigError, NoMaster, TopicNotFound
 from sprocketmq.protocol.bodies import ClusterInfo
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
@@ -35,7 +32,10 @@ class AdminRequests(Client):
         return route
 
     async def _masters(self, cluster: str | None, broker: str | None) -> dict[str, str]:
-        """Return the masters' addresses by broker name, of one cluster or one broker when given. Raises ConfigError when there is none."""
+        """Return the masters' addresses by broker name, of one cluster or one broker when given.
+
+        Raises ConfigError when there is no such broker, NoMaster when none has a master now.
+        """
         return await self._brokers(cluster, broker, only_masters=True)
 
     async def _readers(self, cluster: str | None = None) -> dict[str, str]:
@@ -52,6 +52,9 @@ class AdminRequests(Client):
             lowest = min(data.broker_addrs, default=None)
             if name in names and lowest is not None and (lowest == MASTER_ID or not only_masters):
                 found[name] = data.broker_addrs[lowest]
+        registered = sorted(name for name in names if name in info.broker_addr_table and info.broker_addr_table[name].broker_addrs)
+        if not found and registered:
+            raise NoMaster(registered)
         if not found:
             wanted = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from sprocketmq.client.admin.topics import TopicAdmin
 from sprocketmq.client.arguments import check_number, check_queue
 from sprocketmq.client.routes import Route
-from sprocketmq.errors import BrokerBusy, ConfigError
+from sprocketmq.errors import ConfigError, NoMaster
 from sprocketmq.net.tasks import all_of
-from sprocketmq.protocol.codes import RequestCode, ResponseCode
+from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.headers import ResetOffset
 from sprocketmq.protocol.message import MessageQueue
@@ -77,5 +77,5 @@ def _master_of(route: Route, queue: MessageQueue) -> str:
         raise ConfigError(f"topic {queue.topic!r} has no queue {queue.queue_id} on a broker {queue.broker_name!r}")
     address = route.masters.get(queue.broker_name)
     if address is None:
-        raise BrokerBusy(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {queue.broker_name} has no master at the moment")
+        raise NoMaster([queue.broker_name])
     return address

@@ -116,7 +116,7 @@ class Publisher:
                 raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {self.topic!r}")
             address = self.route.masters.get(queue.broker_name)
             if address is None and queue.broker_name in self.route.masterless:
-                raise NoMaster(self.topic, [queue.broker_name])
+                raise NoMaster([queue.broker_name], self.topic)
             if address is None:
                 known = ", ".join(self.route.masters) or "none"
                 raise InvalidMessage(f"topic {self.topic!r} has no broker {queue.broker_name!r} that takes messages (it has: {known})")

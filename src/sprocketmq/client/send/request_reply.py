@@ -153,7 +153,7 @@ class Requester:
         route = await self._instance.route(topic, budget_s=timeout_s)
         masters = route.masters
         if not masters:
-            raise NoMaster(topic, sorted(route.addresses))
+            raise NoMaster(sorted(route.addresses), topic)
         gone: list[str] = []
         failure: SprocketError | None = None
         for name in sorted(masters, key=lambda name: (name != request.broker_name, name)):

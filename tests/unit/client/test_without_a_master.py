@@ -1,4 +1,4 @@
-"""Sends to topics whose queues nobody can write now: their broker has no master, or the topic allows reading only."""
+"""What becomes of sends and changes while a broker has no master; and of sends to a topic that allows reading only."""
 
 import asyncio
 
@@ -6,12 +6,13 @@ import pytest
 from fake_cluster import FakeBroker
 from tests.inside import instance_of
 
-from sprocketmq import Batching
+from sprocketmq import AdminClient, Batching
 from sprocketmq.client import Producer, instance
 from sprocketmq.client.send import outbox, requests
 from sprocketmq.errors import FatalError, NoMaster, RetriableError, TopicReadOnly
-from sprocketmq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from sprocketmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode as Q
+from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.message import Message, MessageQueue
 from sprocketmq.testing import eventually
 
@@ -90,7 +91,7 @@ async def test_queues_of_a_broker_without_a_master_are_refused_for_now_and_the_o
         await producer.send(Message("t", b"x"))
         put(two_brokers, (first.name, 0, first.address), (second.name, 1, second.address))
         await eventually(lambda: producer_sees(producer, "t", {first.name}))
-        with pytest.raises(NoMaster, match=f"a master of {second.name}"):
+        with pytest.raises(NoMaster, match=f"a master of {second.name}: topic 't' takes no messages now"):
             await producer.send(Message("t", b"x", queue=MessageQueue("t", second.name, 0)))
         outcomes = []
         producer.submit(Message("t", b"x", queue=MessageQueue("t", second.name, 0)), lambda result, error: outcomes.append(error))
@@ -114,3 +115,23 @@ async def test_a_topic_that_nobody_may_write_is_no_unknown_one(cluster, known):
         with pytest.raises(TopicReadOnly, match="perm=6") as caught:
             await producer.send(Message("t", b"x"))
     assert isinstance(caught.value, FatalError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda admin: admin.create_topic("x"),
+        lambda admin: admin.delete_topic("t"),
+        lambda admin: admin.create_group("g"),
+        lambda admin: admin.delete_group("g"),
+        lambda admin: admin.reset_offsets("g", "t", "first"),
+    ],
+    ids=["a new topic", "a topic less", "a new group", "a group less", "offsets"],
+)
+async def test_without_a_master_nothing_is_changed(cluster, slave, change):
+    put(cluster, ("broker-a", 1, slave.address))
+    info = ClusterInfo({"broker-a": BrokerData("c", "broker-a", {1: slave.address})}, {"c": ["broker-a"]})
+    cluster.namesrv.script(Q.GET_BROKER_CLUSTER_INFO, lambda conn, command: conn.respond(command, R.SUCCESS, body=info.encode()) or True)
+    async with AdminClient(namesrv=cluster.namesrv.address) as admin:
+        with pytest.raises(NoMaster, match=r"of broker-a: nothing is changed.*sprocketmq failover broker-a"):
+            await change(admin)
