@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from sprocketmq.broker.acks import LOST
+from sprocketmq.broker.acks import LOST, STORED
 from sprocketmq.broker.arrivals import Arrivals
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import Arrival
@@ -23,7 +23,7 @@ from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.errors import FatalError, RetriableError, StoreFailed
 from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import MSG_REGION, TRACE_ON
@@ -47,6 +47,10 @@ class Room(Protocol):
     def disk_refused(self, error: BaseException) -> None:
         """Note that a write failed."""
         ...
+
+
+# Requests that hear how safely their messages are stored. Others, such as the end of a transaction, hear that they are done.
+_TOLD_HOW_SAFELY = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 
 class Stored(NamedTuple):
@@ -286,7 +290,8 @@ class StagedSends:
         for since, count in Counter([stored.since for stored in sends]).items():
             self._counters.flush.add(now - since, count)
         for conn, command, ext, since in sends:
-            conn.respond(command, code, ext=ext, since=since)
+            told = code == STORED or command.code in _TOLD_HOW_SAFELY
+            conn.respond(command, code if told else STORED, ext=ext, since=since)
 
     def mode_changed(self) -> None:
         """Take note that ``acks`` waits for something else than before, and the store may hold back."""

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from tests.waiting import stays
+from transacting import COMMIT, ROLLBACK, Transactions
 
-from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.testing import eventually
 
 LATE, MISSING, DISK_LATE = ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT
@@ -112,6 +113,28 @@ async def test_without_a_slave_in_sync_a_send_is_stored_and_says_so_at_once(star
     assert (answer.code, answer.ext["queueOffset"]) == (MISSING, "0")
     assert broker.acks.waiting == 0
     assert await ask.bodies("orders") == [b"body"]
+
+
+@pytest.mark.parametrize(("outcome", "bodies"), [(COMMIT, [b"paid"]), (ROLLBACK, [])])
+async def test_an_end_of_a_transaction_is_done_although_no_slave_has_it(start, outcome, bodies):
+    broker, slaves, ask = await start()
+    transactions = Transactions(ask)
+    beginning = asyncio.ensure_future(transactions.begin(queue=0))
+    await eventually(lambda: broker.acks.waiting == 1)
+    acknowledge(broker, slaves)
+    half = await beginning
+    slaves.reachable = False
+    assert (await transactions.end(half, outcome)).code == 0
+    assert await ask.bodies("orders") == bodies
+
+
+async def test_a_message_given_back_is_taken_although_no_slave_has_it(start):
+    _, slaves, ask = await start()
+    slaves.reachable = False
+    log_offset = int((await send(ask)).ext["msgId"][16:], 16)
+    ext = {"group": "cg", "offset": str(log_offset), "delayLevel": "-1", "originTopic": "orders", "maxReconsumeTimes": "16"}
+    assert (await ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+    assert await ask.bodies("%DLQ%cg") == [b"body"]
 
 
 async def test_without_a_slave_in_sync_a_send_still_waits_for_the_disk(start, disk):

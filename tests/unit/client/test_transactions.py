@@ -1,10 +1,15 @@
 """The producer of transactions against our broker, over sockets."""
 
 import asyncio
+import contextlib
+import dataclasses
 import threading
 
 import pytest
+from fake_cluster import FakeBroker
 from test_with_broker import Real
+from tests.inside import instance_of
+from tests.ports import address_of, hold
 
 from sprocketmq import TransactionOutcome, TransactionProducer, sync
 from sprocketmq.client import PullConsumer
@@ -16,13 +21,14 @@ from sprocketmq.errors import (
     ConfigError,
     InvalidMessage,
     MaybeStoredError,
+    NoMaster,
     NotAMessage,
     RetriableError,
     TopicNotFound,
     TransactionEnded,
     TransactionNotBegun,
 )
-from sprocketmq.protocol.codes import RequestCode
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.message import Message, MessageQueue, SendStatus
 from sprocketmq.testing import eventually
 
@@ -170,6 +176,45 @@ async def test_a_commit_that_cannot_be_told_may_be_told_again(start):
             else:
                 break
         assert await read(real) == [b"x"]
+
+
+async def test_a_commit_goes_to_the_new_master_when_the_broker_has_another(real, producer):
+    with contextlib.closing(hold()) as gone:
+        transaction = await producer.begin(Message("orders", b"x"))
+        believe_in_master(producer, address_of(gone))
+        await transaction.commit()
+    assert transaction.outcome is COMMIT
+    assert await read(real) == [b"x"]
+
+
+async def test_a_commit_that_a_slave_refuses_goes_to_the_master(real, producer):
+    former = FakeBroker()
+    former.on_END_TRANSACTION = lambda conn, command: conn.respond(command, ResponseCode.SLAVE_NOT_AVAILABLE)
+    await former.start()
+    try:
+        transaction = await producer.begin(Message("orders", b"x"))
+        believe_in_master(producer, former.address)
+        await transaction.commit()
+        assert former.count(RequestCode.END_TRANSACTION) == 1
+        assert await read(real) == [b"x"]
+    finally:
+        await former.close()
+
+
+def believe_in_master(producer, address):
+    routes = instance_of(producer).routes
+    routes["orders"] = dataclasses.replace(routes["orders"], addresses={"broker-a": {0: address}})
+
+
+async def test_without_a_master_an_outcome_may_be_told_later(real, producer):
+    transaction = await producer.begin(Message("orders", b"x"))
+    routes, route = instance_of(producer).routes, instance_of(producer).routes["orders"]
+    routes["orders"] = dataclasses.replace(route, addresses={"broker-a": {1: "127.0.0.1:1"}})
+    with pytest.raises(NoMaster, match="nothing is changed"):
+        await transaction.commit(timeout_s=0.001)
+    assert transaction.outcome is UNKNOWN
+    await transaction.commit()
+    assert await read(real) == [b"x"]
 
 
 async def test_a_refused_commit_says_why(real, producer):

@@ -11,19 +11,21 @@ from sprocketmq.client.arguments import check_number
 from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.send.encoding import MessageEncoder
-from sprocketmq.client.send.outbox import Outbox
+from sprocketmq.client.send.outbox import MASTER_PAUSE_S, Outbox
 from sprocketmq.client.send.producer import Producer
 from sprocketmq.client.send.queue_choice import lone_queue_of
 from sprocketmq.client.send.request_reply import with_properties
 from sprocketmq.client.send.requests import SendRequest
 from sprocketmq.client.send.transaction_checks import Check, TransactionChecks
 from sprocketmq.errors import (
+    BrokerError,
     ConfigError,
+    ConnectFailed,
     ConnectionLost,
     InvalidMessage,
     MaybeStoredError,
+    NoMaster,
     RequestTimeout,
-    RetriableError,
     SprocketError,
     TransactionEnded,
     TransactionNotBegun,
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 CHECK_TIMEOUT_S = 30.0
 MAX_CHECK_AFTER_S = 3 * 86_400.0
 END_TIMEOUT_S = 3.0
+# A block that raises does not wait for longer: the broker asks about what it has not heard.
+ROLLBACK_TIMEOUT_S = 1.0
 
 
 class Transaction:
@@ -74,8 +78,9 @@ class Transaction:
     async def commit(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
         """Let consumers have the message.
 
-        Raises TransactionEnded when an outcome was told before; BrokerError or another error of the broker when it refuses; and
-        MaybeStoredError when it does not answer: whether it has heard is unknown, and it asks if not (``check``).
+        Raises TransactionEnded when an outcome was told before; BrokerError or another error of the broker when it refuses; ConnectFailed
+        or NoMaster when none heard it within ``timeout_s``; and MaybeStoredError when it does not answer: whether it has heard is unknown,
+        and it asks if not (``check``).
         """
         await self._end(TransactionOutcome.COMMIT, timeout_s)
 
@@ -107,32 +112,38 @@ class Transaction:
             transaction_id=self.id,
             broker_name=receipt.broker_name,
         )
-        instance, topic = self._instance, receipt.topic
         try:
-            address = await self._address()
-            # Not tried again once it was sent: Apache's broker would store a message twice that is committed twice.
-            answer = await instance.ask(address, RequestCode.END_TRANSACTION, ext=to_ext(header), timeout_s=timeout_s)
+            await self._tell(header, timeout_s)
         except (RequestTimeout, ConnectionLost) as e:
             asks = f"broker {receipt.broker_name} has not answered to the {outcome.name.lower()} of transaction {self.id}"
             raise MaybeStoredError(f"{asks}: if it has not heard of it, it asks the check", cause=e) from e
-        except SprocketError:
-            self.outcome = TransactionOutcome.UNKNOWN
-            raise
-        if answer.code != ResponseCode.SUCCESS:
-            error = response_error(answer, address, topic)
-            if isinstance(error, RetriableError):
+        except SprocketError as e:
+            if not isinstance(e, BrokerError):
                 self.outcome = TransactionOutcome.UNKNOWN
-            raise error
+            raise
 
-    async def _address(self) -> str:
-        """Return where the master of the broker that has the half message is now."""
-        name, topic = self._receipt.broker_name, self._receipt.topic
-        route = await self._instance.route(topic)
-        if name not in route.masters:
-            route = await self._instance.fetch_route(topic) or route
-        if name not in route.masters:
-            raise RetriableError(f"broker {name!r}, which has the half message of transaction {self.id}, has no master now")
-        return route.masters[name]
+    async def _tell(self, header: EndTransaction, timeout_s: float) -> None:
+        """Tell the master of the broker that has the half message. Until it has one that hears, its route is looked up again."""
+        instance, topic, name = self._instance, self._receipt.topic, self._receipt.broker_name
+        deadline = instance.clock.monotonic() + timeout_s
+        route = await instance.route(topic)
+        while True:
+            left = deadline - instance.clock.monotonic()
+            failure: SprocketError = NoMaster([name])
+            try:
+                if (address := route.masters.get(name)) is not None:
+                    # Not tried again once it was heard: Apache's broker would store a message twice that is committed twice.
+                    answer = await instance.ask(address, RequestCode.END_TRANSACTION, ext=to_ext(header), timeout_s=max(left, 0.001))
+                    if answer.code == ResponseCode.SUCCESS:
+                        return
+                    if answer.code != ResponseCode.SLAVE_NOT_AVAILABLE:  # that is a slave now, and has done nothing
+                        raise response_error(answer, address, topic)
+            except ConnectFailed as e:
+                failure = e
+            if left <= MASTER_PAUSE_S:
+                raise failure
+            await instance.timers.sleep(MASTER_PAUSE_S)
+            route = await instance.fetch_route(topic) or route
 
 
 class TransactionProducer(Producer):
@@ -223,7 +234,7 @@ async def _roll_back(transaction: Transaction) -> None:
     if transaction.outcome is not TransactionOutcome.UNKNOWN or transaction.deferred:
         return
     try:
-        await transaction.rollback()
+        await transaction.rollback(timeout_s=ROLLBACK_TIMEOUT_S)
     except SprocketError as e:
         log.warning("transaction %s is not rolled back, the broker asks about it: %s", transaction.id, e)
 
