@@ -43,12 +43,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class NamesrvFacts:
-    """What one nameserver said, and how long it took; ``problem`` when it did not."""
+    """What one nameserver said, and how long it took; ``problem`` when it did not, ``refused`` when that is the login."""
 
     address: str
     cluster: ClusterInfo = field(default_factory=ClusterInfo)
     answered_s: float = 0.0
     problem: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def check_namesrvs(namesrvs: Iterable[NamesrvFacts]) -> Iterator[Finding]:
     for one in namesrvs:
         subject = f"nameserver {one.address}"
         if one.problem:
-            yield Finding(Level.FAILURE, subject, one.problem, "start it, or correct --namesrv")
+            step = "give this command a login that it takes (--secure DIR)" if one.refused else "start it, or correct --namesrv"
+            yield Finding(Level.FAILURE, subject, one.problem, step)
             continue
         answering.append(one.address)
         slow = one.answered_s > SLOW_ANSWER_S

@@ -32,7 +32,7 @@ from sprocketmq.cli.output import clean, plural, print_json
 from sprocketmq.cli.target import Target
 from sprocketmq.cli.topic import users_topics
 from sprocketmq.client.admin import AdminClient, BrokerState
-from sprocketmq.errors import BrokerError, ConfigError, FatalError, RetriableError, SprocketError
+from sprocketmq.errors import AccessRefused, BrokerError, ConfigError, FatalError, RetriableError, SprocketError
 from sprocketmq.net.address import parse_address, parse_addresses
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.names import DLQ_PREFIX, SYSTEM_GROUPS
@@ -132,7 +132,7 @@ async def _ask_namesrv(target: Target, address: str) -> NamesrvFacts:
     except TimeoutError:
         return NamesrvFacts(address, problem=f"no answer within {2 * ANSWER_S:g} s")
     except SprocketError as e:
-        return NamesrvFacts(address, problem=str(e))
+        return NamesrvFacts(address, problem=str(e), refused=isinstance(e, AccessRefused))
 
 
 async def _ask_broker(admin: AdminClient, state: BrokerState) -> BrokerFacts:

@@ -85,6 +85,12 @@ def test_nameservers_that_know_different_brokers_are_told_apart():
     ]
 
 
+def test_a_nameserver_that_refuses_the_login_is_not_to_be_started():
+    stopped, refusing = NamesrvFacts("n1", problem="connection refused"), NamesrvFacts("n2", problem="code 16", refused=True)
+    steps = [one.next_step for one in check_namesrvs([stopped, refusing])]
+    assert steps == ["start it, or correct --namesrv", "give this command a login that it takes (--secure DIR)"]
+
+
 def test_a_nameserver_without_brokers_and_a_slow_one_are_named():
     found = worse_than_ok(check_namesrvs([NamesrvFacts("n1"), NamesrvFacts("n2", answered_s=3.0)]))
     assert [(level, text) for level, _, text in found] == [
