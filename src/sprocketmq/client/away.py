@@ -19,7 +19,8 @@ class AwayBrokers:
     """The addresses that do not accept connections although another broker of the same name is in the route.
 
     A route names those of its addresses in ``Route.away``, so that the next request goes to another broker of the name. Each is tried
-    again every second. Topics that are read while a route has no master at all are looked up as often.
+    again every second. Topics that are read while a route has no master at all are looked up as often, and so is one topic of each broker
+    whose master is away or unknown: a new one is to know this client soon, as it may have questions about transactions.
     """
 
     def __init__(
@@ -60,6 +61,11 @@ class AwayBrokers:
             self._review("no nameserver knows it")
             self._look()
 
+    def look_for_masters(self, route: Route) -> None:
+        """Look up again and again a new route that lacks masters."""
+        if route.masterless:
+            self._look()
+
     def marked(self, route: Route) -> Route:
         """Return ``route`` with those of its addresses that are away."""
         away = self._addresses.intersection(address for brokers in route.addresses.values() for address in brokers.values())
@@ -94,12 +100,21 @@ class AwayBrokers:
 
     async def _look_on(self) -> None:
         try:
-            while self._addresses or self._read:
+            while self._addresses or self._read or self._samples():
                 await self._sleep(LOOK_S)
-                await all_of([*map(self._try, sorted(self._addresses)), *map(self._refresh, sorted(self._read))])
+                await all_of([*map(self._try, sorted(self._addresses)), *map(self._refresh, sorted(self._read | self._samples()))])
                 self._review("")
         finally:
             self._looking = False
+
+    def _samples(self) -> set[str]:
+        """Return a topic of each broker whose master is away or unknown."""
+        found: dict[str, str] = {}
+        for topic, route in self._routes.items():
+            missing = [name for name, address in route.masters.items() if address in route.away] if route.away else []
+            for name in (*missing, *route.masterless):
+                found.setdefault(name, topic)
+        return set(found.values())
 
     async def _try(self, address: str) -> None:
         if self._has_others(address):

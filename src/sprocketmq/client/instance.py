@@ -282,6 +282,7 @@ class Instance(LoopBound):
             if self.on_route is not None:
                 self.on_route(route)
             self._greet(before, route)
+            self._away.look_for_masters(route)
         return route
 
     async def _fetch(self, topic: str, budget_s: float) -> TopicRoute | None:

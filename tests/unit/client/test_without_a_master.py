@@ -7,9 +7,9 @@ from fake_cluster import FakeBroker
 from tests.inside import instance_of
 
 from sprocketmq import AdminClient, Batching
-from sprocketmq.client import Producer, instance
+from sprocketmq.client import Producer, away, instance
 from sprocketmq.client.send import outbox, requests
-from sprocketmq.errors import FatalError, NoMaster, RetriableError, TopicReadOnly
+from sprocketmq.errors import ConnectFailed, FatalError, NoMaster, RetriableError, SprocketError, TopicReadOnly
 from sprocketmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
@@ -83,6 +83,34 @@ async def test_sends_go_on_once_a_slave_is_the_master(cluster, slave, queue):
         await sending
         await producer.send(Message("t", b"after", queue=queue))
     assert len([record for records in slave.queues.values() for record in records]) == 2
+
+
+@pytest.mark.parametrize("unknown", [True, False], ids=["a route without a master", "a master that is away"])
+async def test_a_new_master_soon_knows_a_producer_that_sends_nothing(cluster, slave, monkeypatch, unknown):
+    monkeypatch.setattr(instance, "ROUTE_REFRESH_S", 3600.0)
+    monkeypatch.setattr(away, "LOOK_S", 0.001)
+    put(cluster, ("broker-a", 0, cluster.broker.address), ("broker-a", 1, slave.address))
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send(Message("t", b"x"))
+        await cluster.broker.stop()
+        if unknown:
+            put(cluster, ("broker-a", 1, slave.address))
+            await instance_of(producer).fetch_route("t")
+        else:
+            await eventually(lambda: is_refused(instance_of(producer), cluster.broker.address))
+        assert not slave.beats
+        put(cluster, ("broker-a", 0, slave.address))
+        await slave.until(lambda: slave.beats)
+    assert [producer.group_name for producer in slave.beats[0].producer_data_set] == ["pg"]
+
+
+async def is_refused(client, address):
+    try:
+        await client.ask(address, Q.GET_BROKER_RUNTIME_INFO, ext={})
+    except ConnectFailed:
+        return True
+    except SprocketError:
+        return False
 
 
 async def test_queues_of_a_broker_without_a_master_are_refused_for_now_and_the_others_taken(two_brokers):
