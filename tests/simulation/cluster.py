@@ -299,6 +299,7 @@ class Cluster(Course):
 
     def _check_messages(self) -> None:
         self.check(not self.sender.disordered, f"acknowledged out of order: {self.sender.disordered[:5]}")
+        self.check(not self.sender.final, f"failed for good: {self.sender.final[:5]}")
         for identity, body, queue, offset in self.receiver.got:
             self.ledger.received(identity, body, queue=queue, offset=offset)
         consumed = self.ledger.check()
