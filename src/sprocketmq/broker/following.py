@@ -76,6 +76,8 @@ class Following:
         self._name = f"broker {config.broker_name}"
         # The end of each queue at which its held pulls were woken last.
         self._woken: dict[tuple[str, int], int] = {}
+        # How many queues there were when it was looked whether their topics are known.
+        self._queues = 0
         self.looks = 0
         self.successor = ""
         self.follower: Follower | None = None
@@ -188,9 +190,17 @@ class Following:
         flusher.wrote()
 
     def _dispatched(self) -> None:
-        """Let readers see records that were flushed before they were dispatched, and wake their pulls; have their keys indexed."""
+        """Let readers see records that were flushed before they were dispatched, and wake their pulls; have their keys indexed.
+
+        The settings of a topic that is new in the log are asked for at once: the master may be lost any moment.
+        """
         self._flusher.show()
         self._flusher.offered()
+        queues = self._store.queue_count
+        if queues != self._queues:
+            self._queues = queues
+            if any(name not in self._topics for name in self._store.topics_on_disk()):
+                self.metadata.soon()
 
     def wake_pulls(self) -> None:
         """Wake the held pulls whose queues have more that is visible."""

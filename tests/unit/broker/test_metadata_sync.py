@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from asking import exchange
 
+from sprocketmq.broker.replication import metadata
 from sprocketmq.broker.replication.metadata_answers import version_text
 from sprocketmq.protocol.bodies import DelayOffsets, SubscriptionGroupConfig
 from sprocketmq.protocol.frame import FrameBuffer
+from sprocketmq.testing import eventually
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "frames" / "frames.zip"
 with zipfile.ZipFile(FRAMES) as archive:
@@ -60,3 +62,13 @@ async def test_a_slave_gets_the_progress_of_delayed_messages_with_the_log_it_ref
 async def test_a_master_tells_its_address_to_who_asks_for_it(broker, ask):
     answer = await ask(906)
     assert answer.ext == {"masterAddress": broker.address, "masterHaAddress": "", "masterFlushOffset": "0"}
+
+
+async def test_a_new_topic_is_copied_when_its_first_message_comes(pair, connect, monkeypatch):
+    monkeypatch.setattr(metadata, "INTERVAL_S", 3600.0)
+    master, slave = await pair()
+    master.topics.create_internal("paid", 8, attributes={"message.type": "FIFO"})
+    assert (await (await connect(master)).send("paid")).code == 0
+    await eventually(lambda: "paid" in slave.topics)
+    config = next(topic.config for topic in slave.topics if topic.name == "paid")
+    assert (config.write_queue_nums, config.attributes["message.type"]) == (8, "FIFO")

@@ -484,13 +484,23 @@ def test_what_a_callback_raises_is_logged_and_harms_no_other_message(running, er
     def callback(result, failed):
         raise error("from a callback")
 
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(result, failed):
+        held.set()
+        go_on.wait(60)
+
     with sync.Producer("pg", namesrv=running.namesrv.address, auto_batch=True) as producer:
+        # A future that is done already calls back at once, in the thread of this test: none is while the loop waits.
+        producer.submit(Message("t", b"held"), hold)
+        assert held.wait(60)
         producer.submit(Message("t", b"0"), callback)
         producer.submit(Message("t", b"1")).add_done_callback(lambda future: callback(future, None))
         others = [producer.submit(Message("t", b"%d" % n)) for n in range(2, 5)]
-        assert [future.result(60).topic for future in others] == ["t"] * 3
         producer.submit(Message("t", b"x" * (8 << 20)), callback)
         producer.submit(Message("t", b"x" * (8 << 20))).add_done_callback(lambda future: callback(future, None))
+        go_on.set()
+        assert [future.result(60).topic for future in others] == ["t"] * 3
         producer.flush()
         assert producer.stats().retries == 0
     # What the callback of a future raises is logged by Python unless it is to end the program.
