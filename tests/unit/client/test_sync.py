@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -220,8 +221,26 @@ def test_a_blocking_call_from_the_loop_itself_is_refused(running):
                 except ConfigError as e:
                     seen.append(e)
 
-        producer.submit(Message("t", b"x")).add_done_callback(callback)
+        with loop_held(producer):
+            producer.submit(Message("t", b"x")).add_done_callback(callback)
         wait_until(lambda: len(seen) == 2)
+
+
+@contextlib.contextmanager
+def loop_held(producer):
+    """Let no future be done within the block: one that is done already calls back at once, in the thread of the test."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(result, failed):
+        held.set()
+        go_on.wait(60)
+
+    producer.submit(Message("t", b"held"), hold)
+    assert held.wait(60)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 # --- life ---------------------------------------------------------------------------------------------------------------
@@ -484,22 +503,13 @@ def test_what_a_callback_raises_is_logged_and_harms_no_other_message(running, er
     def callback(result, failed):
         raise error("from a callback")
 
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold(result, failed):
-        held.set()
-        go_on.wait(60)
-
     with sync.Producer("pg", namesrv=running.namesrv.address, auto_batch=True) as producer:
-        # A future that is done already calls back at once, in the thread of this test: none is while the loop waits.
-        producer.submit(Message("t", b"held"), hold)
-        assert held.wait(60)
-        producer.submit(Message("t", b"0"), callback)
-        producer.submit(Message("t", b"1")).add_done_callback(lambda future: callback(future, None))
-        others = [producer.submit(Message("t", b"%d" % n)) for n in range(2, 5)]
-        producer.submit(Message("t", b"x" * (8 << 20)), callback)
-        producer.submit(Message("t", b"x" * (8 << 20))).add_done_callback(lambda future: callback(future, None))
-        go_on.set()
+        with loop_held(producer):
+            producer.submit(Message("t", b"0"), callback)
+            producer.submit(Message("t", b"1")).add_done_callback(lambda future: callback(future, None))
+            others = [producer.submit(Message("t", b"%d" % n)) for n in range(2, 5)]
+            producer.submit(Message("t", b"x" * (8 << 20)), callback)
+            producer.submit(Message("t", b"x" * (8 << 20))).add_done_callback(lambda future: callback(future, None))
         assert [future.result(60).topic for future in others] == ["t"] * 3
         producer.flush()
         assert producer.stats().retries == 0
