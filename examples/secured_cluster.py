@@ -14,7 +14,7 @@ with LocalCluster(secure=True) as mq:
             print("refused:", refusal.remark)
 
     try:
-        with sync.Producer("nobody", namesrv=mq.namesrv, tls=TlsConfig(ca_file=mq.secure / "ca.pem")) as producer:
+        with sync.Producer("nobody", namesrv=mq.namesrv, tls=TlsConfig(ca_file=shop / "ca.pem")) as producer:
             producer.send(Message("shop_orders", b"o2"))
     except AuthenticationFailed as refusal:
         print("refused:", refusal.remark)
