@@ -6,9 +6,10 @@ import contextlib
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -249,18 +250,20 @@ async def _as_viewer(target: Target, options: ConsumeOptions, writer: _Writer) -
     """Read every queue from its start offset; no committed offset changes."""
     async with PullConsumer(VIEWER_GROUP, **target.options) as consumer, _first_error(), asyncio.TaskGroup() as tasks:
         start = start_of(options.start)
-        known = set(await consumer.queues(options.topic))
-        for queue in known:
-            tasks.create_task(_follow(consumer, queue, await _offset_of(consumer, queue, start), options.expression, writer))
+        known: set[MessageQueue] = set()
+        answered: set[str] = set()
+        queues = await consumer.queues(options.topic)
         while True:
+            for queue in set(queues) - known:
+                find = partial(_offset_of, consumer, queue, start)
+                tasks.create_task(_follow(consumer, queue, find, options.expression, writer, answered))
+                known.add(queue)
             await asyncio.sleep(ROUTE_REFRESH_S)
+            if start == "last":  # all messages of a queue that appears later are new
+                start = "first"
             # The outage is logged elsewhere; the lookup is repeated next time. While its only broker is away a topic has no route.
             with contextlib.suppress(RetriableError, TopicNotFound):
-                for queue in set(await consumer.queues(options.topic)) - known:
-                    # All messages of a queue that appears later are new.
-                    offset = await _offset_of(consumer, queue, "first" if start == "last" else start)
-                    known.add(queue)
-                    tasks.create_task(_follow(consumer, queue, offset, options.expression, writer))
+                queues = await consumer.queues(options.topic)
 
 
 @contextlib.asynccontextmanager
@@ -283,30 +286,46 @@ async def _offset_of(consumer: PullConsumer, queue: MessageQueue, start: Literal
     return await consumer.offset_at(queue, int(start * 1000))
 
 
-async def _follow(consumer: PullConsumer, queue: MessageQueue, offset: int, expression: str, writer: _Writer) -> None:
-    """Write the messages of a queue from ``offset`` on; a broker that is away is tried again."""
-    who, broker = f"consume {queue.topic}", broker_label(queue)
-    lost = answered = False
+async def _follow(
+    consumer: PullConsumer,
+    queue: MessageQueue,
+    find_offset: Callable[[], Awaitable[int]],
+    expression: str,
+    writer: _Writer,
+    answered: set[str],
+) -> None:
+    """Write the messages of a queue from an offset on; a broker that is away is tried again.
+
+    ``answered`` are the names of brokers that have answered a pull of any queue: one that has not is not waited for at the start.
+    """
+    who, broker, name = f"consume {queue.topic}", broker_label(queue), queue.broker_name
+    lost = pulled = False
     refusals = 0
+    offset: int | None = None
     while True:
         asked_at = SYSTEM_CLOCK.monotonic()
         try:
+            if offset is None:
+                offset = await find_offset()
             # The first pull does not wait for messages: whether the broker refuses to be read shows at once.
-            wait_ms = WAIT_MS if answered else 0
+            wait_ms = WAIT_MS if pulled else 0
             result = await consumer.pull(
                 queue, offset, max_messages=PULL_MESSAGES, max_bytes=PULL_BYTES, expression=expression, wait_ms=wait_ms
             )
         except SprocketError as e:
+            if name not in answered and (offset is None or not isinstance(e, RetriableError)):
+                raise
             if not isinstance(e, RetriableError):
                 # A broker that is stopping may refuse requests; repeated refusals are final.
                 refusals += 1
-                if not answered or refusals >= REFUSALS:
+                if refusals >= REFUSALS:
                     raise
             lost = True
             consumer.outages.failed(broker, asked_at, who, e)
             await asyncio.sleep(PULL_PAUSE_S)
             continue
-        answered, refusals = True, 0
+        pulled, refusals = True, 0
+        answered.add(name)
         if lost:
             lost = False
             consumer.outages.answered(broker, who)

@@ -12,8 +12,10 @@ from sprocketmq.cli import consume
 from sprocketmq.client.outages import Outages
 from sprocketmq.clock import ManualClock
 from sprocketmq.embedded import LocalCluster
-from sprocketmq.errors import BrokerError, TopicNotFound
+from sprocketmq.errors import BrokerError, ConnectFailed, TopicNotFound
 from sprocketmq.testing import eventually
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
 @pytest.fixture
@@ -53,11 +55,18 @@ def lines(reader, count):
 
 
 class Consumer:
-    """A pull consumer whose pulls end as told: a result, or an error."""
+    """A pull consumer whose pulls end as told: a result, or an error. So do looks for the first offset, if there are any."""
 
-    def __init__(self, *ends):
+    def __init__(self, *ends, firsts=(), answered=()):
         self.ends = list(ends)
+        self.firsts = list(firsts)
+        self.answered = set(answered)
         self.outages = Outages(ManualClock())
+
+    async def first(self):
+        if self.firsts:
+            raise self.firsts.pop(0)
+        return 7
 
     async def pull(self, queue, offset, **_):
         if not self.ends:
@@ -72,7 +81,7 @@ async def read(consumer, monkeypatch):
     written = []
     monkeypatch.setattr(consume, "PULL_PAUSE_S", 0)
     try:
-        await consume._follow(consumer, MessageQueue("orders", "broker-a", 0), 7, "*", SimpleNamespace(write=written.extend))
+        await consume._follow(consumer, QUEUE, consumer.first, "*", SimpleNamespace(write=written.extend), consumer.answered)
     except asyncio.CancelledError:
         return written
     finally:
@@ -91,6 +100,15 @@ async def test_a_broker_that_goes_on_refusing_or_does_so_at_once_ends_reading(mo
         with pytest.raises(BrokerError, match="no permission"):
             await read(consumer, monkeypatch)
         assert consumer.ends == ["ok"]
+
+
+async def test_a_broker_that_stops_before_a_queue_was_read_is_waited_for_if_it_has_answered_for_another(monkeypatch):
+    gone, refusal = ConnectFailed("127.0.0.1:1", "broker", "connection refused"), BrokerError(1, "the store is closed")
+    another = Consumer("ok", refusal, "ok", firsts=[gone, refusal, gone], answered={"broker-a"})
+    assert await read(another, monkeypatch) == [7, 8]
+    for error in (gone, refusal):
+        with pytest.raises(type(error)):
+            await read(Consumer("ok", firsts=[error]), monkeypatch)
 
 
 async def test_a_topic_without_a_route_while_its_broker_is_away_does_not_end_reading(monkeypatch):
