@@ -9,7 +9,7 @@ from tests.inside import instance_of
 from sprocketmq import AdminClient, Batching
 from sprocketmq.client import Producer, away, instance
 from sprocketmq.client.send import outbox, requests
-from sprocketmq.errors import ConnectFailed, FatalError, NoMaster, RetriableError, SprocketError, TopicReadOnly
+from sprocketmq.errors import ConnectFailed, FatalError, NameserverUnavailable, NoMaster, RetriableError, SprocketError, TopicReadOnly
 from sprocketmq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
@@ -61,13 +61,31 @@ async def test_a_first_send_waits_for_a_master(cluster, slave, batching):
         assert (await sending).broker_name == "broker-a"
 
 
-async def test_without_a_master_nothing_is_stored_and_the_error_says_what_helps(cluster, slave):
+async def test_without_a_master_nothing_is_stored_and_the_error_says_what_helps(cluster, slave, monkeypatch):
+    monkeypatch.setattr(outbox, "MASTER_PAUSE_S", 3600.0)  # no time is left for a second look
     put(cluster, ("broker-a", 1, slave.address))
-    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=0.05) as producer:
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=60) as producer:
         with pytest.raises(NoMaster, match="sprocketmq failover broker-a") as caught:
             await producer.send(Message("t", b"x"))
     assert isinstance(caught.value, RetriableError)
     assert (caught.value.topic, caught.value.brokers) == ("t", ("broker-a",))
+
+
+async def test_a_nameserver_without_an_answer_meanwhile_does_not_hide_that_there_is_no_master(cluster, monkeypatch):
+    looks = []
+
+    async def look_up(topic, *, budget_s):
+        looks.append(topic)
+        if len(looks) == 1:
+            raise NoMaster(["broker-a"], topic)
+        monkeypatch.setattr(outbox, "MASTER_PAUSE_S", 3600.0)  # no time is left for a third look
+        raise NameserverUnavailable(["127.0.0.1:1"])
+
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=60) as producer:
+        monkeypatch.setattr(instance_of(producer), "publish_route", look_up)
+        with pytest.raises(NoMaster):
+            await producer.send(Message("t", b"x"))
+    assert looks == ["t", "t"]
 
 
 @pytest.mark.parametrize("queue", [None, MessageQueue("t", "broker-a", 1)], ids=["any queue", "a chosen queue"])

@@ -25,6 +25,7 @@ from sprocketmq.errors import (
     ConfigError,
     ConnectFailed,
     MaybeStoredError,
+    NameserverUnavailable,
     NoMaster,
     RetriableError,
     SendQueueFull,
@@ -220,12 +221,17 @@ class Outbox:
         """
         check_send_topic(topic)
         deadline = self.loop.time() + budget_s
+        masterless: NoMaster | None = None
         while True:
             try:
                 return self._publishers.add(await self._instance.publish_route(topic, budget_s=deadline - self.loop.time()))
-            except NoMaster:
-                if self.loop.time() + MASTER_PAUSE_S >= deadline:
+            except NoMaster as e:
+                masterless = e
+            except NameserverUnavailable:  # perhaps only because little time was left for it
+                if masterless is None:
                     raise
+            if self.loop.time() + MASTER_PAUSE_S >= deadline:
+                raise masterless
             await self._instance.timers.sleep(MASTER_PAUSE_S)
 
     async def connect(self, address: str, deadline: float) -> Connection:
