@@ -182,7 +182,7 @@ async def test_a_commit_goes_to_the_new_master_when_the_broker_has_another(real,
     with contextlib.closing(hold()) as gone:
         transaction = await producer.begin(Message("orders", b"x"))
         believe_in_master(producer, address_of(gone))
-        await transaction.commit()
+        await transaction.commit(timeout_s=60)
     assert transaction.outcome is COMMIT
     assert await read(real) == [b"x"]
 
@@ -194,7 +194,7 @@ async def test_a_commit_that_a_slave_refuses_goes_to_the_master(real, producer):
     try:
         transaction = await producer.begin(Message("orders", b"x"))
         believe_in_master(producer, former.address)
-        await transaction.commit()
+        await transaction.commit(timeout_s=60)
         assert former.count(RequestCode.END_TRANSACTION) == 1
         assert await read(real) == [b"x"]
     finally:
@@ -213,7 +213,7 @@ async def test_without_a_master_an_outcome_may_be_told_later(real, producer):
     with pytest.raises(NoMaster, match="nothing is changed"):
         await transaction.commit(timeout_s=0.001)
     assert transaction.outcome is UNKNOWN
-    await transaction.commit()
+    await transaction.commit(timeout_s=60)
     assert await read(real) == [b"x"]
 
 
