@@ -100,21 +100,21 @@ class AwayBrokers:
 
     async def _look_on(self) -> None:
         try:
-            while self._addresses or self._read or self._samples():
+            while self._addresses or self._looked_up():
                 await self._sleep(LOOK_S)
-                await all_of([*map(self._try, sorted(self._addresses)), *map(self._refresh, sorted(self._read | self._samples()))])
+                await all_of([*map(self._try, sorted(self._addresses)), *map(self._refresh, sorted(self._looked_up()))])
                 self._review("")
         finally:
             self._looking = False
 
-    def _samples(self) -> set[str]:
-        """Return a topic of each broker whose master is away or unknown."""
+    def _looked_up(self) -> set[str]:
+        """Return the topics to look up: those that are read without a master, and one of each broker whose master is away or unknown."""
         found: dict[str, str] = {}
         for topic, route in self._routes.items():
             missing = [name for name, address in route.masters.items() if address in route.away] if route.away else []
             for name in (*missing, *route.masterless):
                 found.setdefault(name, topic)
-        return set(found.values())
+        return self._read.union(found.values())
 
     async def _try(self, address: str) -> None:
         if self._has_others(address):

@@ -29,7 +29,6 @@ from sprocketmq.errors import (
     ConnectFailed,
     ConnectionLost,
     NameserverUnavailable,
-    NoMaster,
     RequestTimeout,
     RetriableError,
     SprocketError,
@@ -478,12 +477,8 @@ class Instance(LoopBound):
             if address is None:
                 route = await self.fetch_route(topic) or route
                 address = route.address(broker_name, broker_id) if reads else route.masters.get(broker_name)
-                if address is None and broker_name in route.addresses:
-                    raise NoMaster([broker_name])
                 if address is None:
-                    raise RetriableError(
-                        f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.addresses) or 'none'})"
-                    )
+                    raise route.no_address(broker_name)
             if MASTER_ID not in route.addresses[broker_name]:
                 self._away.read_without_master(topic)
             last = attempt == ASK_TRIES - 1

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sprocketmq.errors import NoMaster, TopicReadOnly
+from sprocketmq.errors import NoMaster, RetriableError, TopicReadOnly
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.codes import PERM_READ, PERM_WRITE
 from sprocketmq.protocol.message import MessageQueue
@@ -46,6 +46,12 @@ class Route:
         """Raise NoMaster or TopicReadOnly when there is no queue to write."""
         if not self.publish_queues:
             raise NoMaster(self.masterless, self.topic) if self.masterless else TopicReadOnly(self.topic)
+
+    def no_address(self, broker_name: str) -> RetriableError:
+        """Return the error for a broker that has no master in this route, or is not in it."""
+        if broker_name in self.addresses:
+            return NoMaster([broker_name])
+        return RetriableError(f"topic {self.topic!r} has no broker {broker_name!r} now (it has: {', '.join(self.addresses) or 'none'})")
 
     @property
     def readers(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.client.instance import Instance, response_error
 from sprocketmq.client.routes import Route
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import NoMaster, RetriableError, TopicNotFound
+from sprocketmq.errors import RetriableError, TopicNotFound
 from sprocketmq.net.client import Connection
 from sprocketmq.protocol.bodies import ConsumerData, SubscriptionGroupConfig, TopicConfig
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -84,11 +84,11 @@ class Upstream:
     async def master(self, topic: str, broker_name: str) -> str:
         """Return the address of a broker's master. Raises NoMaster, or RetriableError when the topic has no such broker."""
         route = await self.route(topic)
-        address = route.masters.get(broker_name) or (await self.fresh_route(topic)).masters.get(broker_name)
-        if address is None and broker_name in route.addresses:
-            raise NoMaster([broker_name])
+        if broker_name not in route.masters:
+            route = await self.fresh_route(topic)
+        address = route.masters.get(broker_name)
         if address is None:
-            raise RetriableError(f"topic {topic!r} has no broker {broker_name!r} now (it has: {', '.join(route.masters) or 'none'})")
+            raise route.no_address(broker_name)
         return address
 
     async def topic_config(self, topic: str) -> TopicConfig:

@@ -52,10 +52,9 @@ class AdminRequests(Client):
             lowest = min(data.broker_addrs, default=None)
             if name in names and lowest is not None and (lowest == MASTER_ID or not only_masters):
                 found[name] = data.broker_addrs[lowest]
-        registered = sorted(name for name in names if name in info.broker_addr_table and info.broker_addr_table[name].broker_addrs)
-        if not found and registered:
-            raise NoMaster(registered)
         if not found:
+            if registered := sorted(name for name, data in info.broker_addr_table.items() if name in names and data.broker_addrs):
+                raise NoMaster(registered)
             wanted = f"broker {broker!r}" if broker else f"cluster {cluster!r}" if cluster else "broker"
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"
             raise ConfigError(f"no {wanted} is registered at {';'.join(self._instance.namesrv.addresses)} (clusters there: {known})")
