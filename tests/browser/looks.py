@@ -69,5 +69,5 @@ def looks_right(page: Page) -> None:
     """Check that nothing of a page is cut off and that all text has enough contrast, in both themes."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        assert too_wide(page) == [], scheme
-        assert low_contrast(page) == [], scheme
+        assert (scheme, too_wide(page)) == (scheme, [])
+        assert (scheme, low_contrast(page)) == (scheme, [])

@@ -110,6 +110,23 @@ def test_a_dialog_fits_a_phone_and_has_enough_contrast(open_phone, shown, dialog
     looks_right(page)
 
 
+@pytest.mark.parametrize("language", ["en-US", "zh-CN"])
+def test_brokers_with_long_names_and_high_rates_fit_a_phone(open_phone, shown, language):
+    page = open_phone(locale=language)
+
+    def answer(route):
+        told = route.fetch().json()
+        for broker in told["cluster"]["brokers"]:
+            broker |= {"name": "production-broker-07", "address": "192.168.100.100:10911", "in_rate": 9999, "out_rate": 9999}
+        route.fulfill(json=told)
+
+    page.route("**/api/overview", answer)
+    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=""))
+    page.goto(shown.address("overview"))
+    settled(page)
+    assert too_wide(page) == []
+
+
 ALARMS = [
     ("no_brokers", "bad", {}),
     ("no_master", "bad", {"broker": "broker-b"}),

@@ -115,7 +115,7 @@ export async function mount(root, context) {
       return h(
         "tr",
         {},
-        h("td", {}, h("div", { class: "nowrap" }, h("strong", {}, broker.name), broker.id ? h("span", { class: "muted" }, ` #${broker.id}`) : null), h("div", { class: "muted small nowrap" }, broker.address)),
+        h("td", { class: "broker" }, h("div", {}, h("strong", {}, broker.name), broker.id ? h("span", { class: "muted" }, ` #${broker.id}`) : null), h("div", { class: "muted small" }, broker.address)),
         h("td", {}, state(broker)),
         h("td", { class: "right nowrap" }, format.rate(broker.in_rate)),
         h("td", { class: "wide-only spark-cell" }, spark(1, "")),
