@@ -131,19 +131,77 @@ async def is_refused(client, address):
         return False
 
 
-async def test_queues_of_a_broker_without_a_master_are_refused_for_now_and_the_others_taken(two_brokers):
+async def submit(producer, message):
+    told = asyncio.get_running_loop().create_future()
+    producer.submit(message, lambda result, error: told.set_result(result) if error is None else told.set_exception(error))
+    await told
+
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [Producer.send, lambda producer, message: producer.send_batch([message]), submit, Producer.send_oneway],
+    ids=["send", "send_batch", "submit", "send_oneway"],
+)
+
+
+async def left_without_a_master(cluster, producer, queue):
+    """Have the producer know the topic, whose broker of ``queue`` has a slave only."""
+    first, second = cluster.brokers
+    await producer.send(Message("t", b"x"))
+    put(cluster, (first.name, 0, first.address), (second.name, 1, second.address))
+    await eventually(lambda: producer_sees(producer, "t", {first.name}))
+    assert queue.broker_name == second.name
+
+
+@WAYS
+async def test_a_chosen_queue_waits_for_the_master_of_its_broker(two_brokers, monkeypatch, way):
+    monkeypatch.setattr(away, "LOOK_S", 0.001)
     first, second = two_brokers.brokers
+    queue = MessageQueue("t", second.name, 0)
     async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=60) as producer:
-        await producer.send(Message("t", b"x"))
-        put(two_brokers, (first.name, 0, first.address), (second.name, 1, second.address))
-        await eventually(lambda: producer_sees(producer, "t", {first.name}))
+        await left_without_a_master(two_brokers, producer, queue)
+        stored = len(second.queues.get(("t", 0), []))
+        sending = asyncio.create_task(way(producer, Message("t", b"chosen", queue=queue)))
+        await asked_again(two_brokers)
+        assert not sending.done()
+        put(two_brokers, (first.name, 0, first.address), (second.name, 0, second.address))
+        await sending
+        await second.until(lambda: len(second.queues.get(("t", 0), [])) > stored)
+
+
+@WAYS
+async def test_a_chosen_queue_whose_broker_gets_no_master_is_refused_for_now_and_others_are_taken(two_brokers, monkeypatch, way):
+    monkeypatch.setattr(outbox, "MASTER_PAUSE_S", 3600.0)  # no time is left for a second look
+    first, second = two_brokers.brokers
+    queue = MessageQueue("t", second.name, 0)
+    async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=60) as producer:
+        await left_without_a_master(two_brokers, producer, queue)
         with pytest.raises(NoMaster, match=f"a master of {second.name}: topic 't' takes no messages now"):
-            await producer.send(Message("t", b"x", queue=MessageQueue("t", second.name, 0)))
-        outcomes = []
-        producer.submit(Message("t", b"x", queue=MessageQueue("t", second.name, 0)), lambda result, error: outcomes.append(error))
-        await eventually(lambda: outcomes)
-        assert isinstance(outcomes[0], NoMaster)
+            await way(producer, Message("t", b"x", queue=queue))
         assert {(await producer.send(Message("t", b"x"))).broker_name for _ in range(8)} == {first.name}
+
+
+async def test_a_send_that_was_on_its_way_goes_on_waiting_when_the_route_has_no_master_any_more(two_brokers, monkeypatch):
+    monkeypatch.setattr(away, "LOOK_S", 0.001)
+    first, second = two_brokers.brokers
+    queue = MessageQueue("t", second.name, 0)
+    async with Producer("pg", namesrv=two_brokers.namesrv.address, timeout_s=60) as producer:
+        await producer.send(Message("t", b"before", queue=queue))
+        address = second.address
+        await second.stop()
+        sending = asyncio.create_task(producer.send(Message("t", b"on its way", queue=queue)))
+        await eventually(lambda: is_refused(instance_of(producer), address))
+        put(two_brokers, (first.name, 0, first.address), (second.name, 1, address))
+        await eventually(lambda: producer_sees(producer, "t", {first.name}))
+        await asked_again(two_brokers)
+        assert not sending.done()
+        promoted = FakeBroker(second.name)
+        await promoted.start()
+        try:
+            put(two_brokers, (first.name, 0, first.address), (second.name, 0, promoted.address))
+            assert (await sending).broker_name == second.name
+        finally:
+            await promoted.close()
 
 
 async def producer_sees(producer, topic, names):

@@ -41,7 +41,7 @@ from sprocketmq.protocol.message import MessageQueue, Receipt, SendResult
 from sprocketmq.protocol.names import check_send_topic
 
 CONNECT_PATIENCE_S = 1.0
-# A topic whose brokers have no master is looked up again after this time.
+# After this time a topic whose brokers have no master is looked up again, and a chosen queue without one tried again.
 MASTER_PAUSE_S = 0.2
 
 # One-way sends wait while a connection holds more bytes than this that its socket has not taken, and look again after a pause.
@@ -111,8 +111,11 @@ class Outbox:
                 queue = request.queue
                 try:
                     request.target = target = publisher.next() if queue is None else publisher.pinned(queue)
-                except (ConfigError, NoMaster) as e:
+                except ConfigError as e:
                     self.fail(request, e)
+                    return
+                except NoMaster as e:
+                    self.failed(request, e)
                     return
             conn = self._brokers.peek(target.address)
             if conn is not None:
@@ -158,8 +161,13 @@ class Outbox:
         """
         deadline = request.deadline = self._now() + request.timeout_s
         queue = request.queue
-        publisher = self._by_topic.get(request.topic) or await self.open(request.topic, request.timeout_s)
-        target = publisher.next() if queue is None else publisher.pinned(queue)
+        while True:
+            publisher = self._by_topic.get(request.topic) or await self.open(request.topic, deadline - self._now())
+            try:
+                target = publisher.next() if queue is None else publisher.pinned(queue)
+                break
+            except NoMaster as e:
+                await self._wait_for_master(deadline, e)
         conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
         while conn.write_backlog > ONEWAY_BACKLOG_BYTES:
             if self._now() >= deadline:
@@ -181,7 +189,7 @@ class Outbox:
     async def _connect_and_write(self, request: SendRequest, unreachable: dict[str, ConnectFailed]) -> SprocketError | None:
         """Get the route and the connection of a request and write it.
 
-        Returns the error when there is no connection, None when the request left or has ended.
+        Returns the error when there is no connection, or no master of its chosen queue; None when the request left or has ended.
 
         A broker in ``unreachable`` (address, error) is not waited for again.
         """
@@ -191,6 +199,8 @@ class Outbox:
             try:
                 publisher = self._by_topic.get(request.topic) or await self.open(request.topic, request.deadline - self.loop.time())
                 request.target = target = publisher.next() if queue is None else publisher.pinned(queue)
+            except NoMaster as e:
+                return e
             except SprocketError as e:
                 self.fail(request, e)
                 return None
@@ -230,9 +240,13 @@ class Outbox:
             except NameserverUnavailable:  # perhaps only because little time was left for it
                 if masterless is None:
                     raise
-            if self.loop.time() + MASTER_PAUSE_S >= deadline:
-                raise masterless
-            await self._instance.timers.sleep(MASTER_PAUSE_S)
+            await self._wait_for_master(deadline, masterless)
+
+    async def _wait_for_master(self, deadline: float, error: NoMaster) -> None:
+        """Wait until a master may be known, or raise ``error`` when that is after ``deadline``."""
+        if self.loop.time() + MASTER_PAUSE_S >= deadline:
+            raise error
+        await self._instance.timers.sleep(MASTER_PAUSE_S)
 
     async def connect(self, address: str, deadline: float) -> Connection:
         """Return the connection to ``address``, opening it when there is none. Raises what the pool raises.
@@ -330,7 +344,9 @@ class Outbox:
     def _after(self, request: SendRequest, outcome: SprocketError | Command) -> float | None:
         """Return the pause before the next try of a request; None when there is none and the request has ended."""
         target = request.target
-        assert target is not None
+        if target is None:
+            assert isinstance(outcome, NoMaster)
+            return self._without_master(request, outcome)
         if isinstance(outcome, Command):
             if self._faults is not None:
                 self._faults.answered(target.broker_name, self.loop.time() - request.sent_at)
@@ -360,6 +376,8 @@ class Outbox:
                 return 0.0
             self._instance.refresh_soon(request.topic)
             return request.next_try(now=now)
+        except NoMaster as e:
+            return self._without_master(request, e)
         except SprocketError as e:
             if isinstance(failure.error, TopicNotFound):  # the next send asks for the route again
                 self._by_topic.pop(request.topic, None)
@@ -370,6 +388,18 @@ class Outbox:
             else:
                 self.fail(request, e)
             return None
+
+    def _without_master(self, request: SendRequest, error: NoMaster) -> float | None:
+        """Return the pause until the chosen queue of a request may have a master; None when no time is left, and the request has failed."""
+        request.target = None
+        request.error = error
+        if self.loop.time() + MASTER_PAUSE_S < request.deadline:
+            return MASTER_PAUSE_S
+        try:
+            request.give_up()
+        except SprocketError as e:
+            self.fail(request, e)
+        return None
 
     def _forget_queue(self, target: Target) -> None:
         """Have the next send look up the route of a topic, if the one that is known has a queue that the topic has not."""
