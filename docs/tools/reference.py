@@ -8,7 +8,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def cell(text: object) -> str:
     return " ".join(str(text).replace("|", "\\|").replace("<", "&lt;").split())
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines) + "\n"
 
@@ -133,7 +133,8 @@ def arguments(kind: type) -> Iterator[tuple[str, str, str]]:
     """Yield name, type as it is written, and default of each argument of a class."""
     source = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     if is_dataclass(kind):
-        written = {part.target.id: ast.unparse(part.annotation) for part in ast.walk(source) if isinstance(part, ast.AnnAssign)}
+        annotated = [part for part in ast.walk(source) if isinstance(part, ast.AnnAssign)]
+        written = {ast.unparse(part.target): ast.unparse(part.annotation) for part in annotated}
         defaults = {field.name: field.default if field.default is not MISSING else None for field in fields(kind) if field.init}
     else:
         function = next(part for part in ast.walk(source) if isinstance(part, ast.FunctionDef) and part.name == "__init__")
@@ -200,7 +201,7 @@ def texts(kind: type) -> Iterator[str]:
     """Yield the texts that a class passes to its base, with the names of values in capitals."""
     if "__init__" not in vars(kind):
         return
-    source = ast.parse(textwrap.dedent(inspect.getsource(kind.__init__)))
+    source = ast.parse(textwrap.dedent(inspect.getsource(vars(kind)["__init__"])))
     local = {
         part.targets[0].id: part.value
         for part in ast.walk(source)
@@ -227,7 +228,8 @@ def template(text: ast.expr, local: dict[str, ast.expr]) -> str:
         return str(text.value)
     if not isinstance(text, ast.JoinedStr):
         return "..."
-    return "".join(part.value if isinstance(part, ast.Constant) else placeholder(part.value, local) for part in text.values)
+    parts = (placeholder(part.value, local) if isinstance(part, ast.FormattedValue) else ast.literal_eval(part) for part in text.values)
+    return "".join(parts)
 
 
 def placeholder(value: ast.expr, local: dict[str, ast.expr]) -> str:

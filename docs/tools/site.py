@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
+from typing import Any
 
 import yaml
 
@@ -134,12 +135,12 @@ def pages(language: str) -> dict[str, str]:
     return found | {"examples.md": examples()}
 
 
-def navigation(language: str) -> list:
+def navigation(language: str) -> list[Any]:
     """Return MkDocs' navigation, its sections named in ``language``."""
     read = yaml.safe_load((TOOLS / "navigation.yml").read_text(encoding="utf-8"))
     names = read["sections_zh"] if language == "zh" else {}
 
-    def named(items: list) -> list:
+    def named(items: list[Any]) -> list[Any]:
         return [
             item if isinstance(item, str) else {names.get(k, k): v if isinstance(v, str) else named(v) for k, v in item.items()}
             for item in items
@@ -148,7 +149,7 @@ def navigation(language: str) -> list:
     return named(read["pages"])
 
 
-def navigation_pages(items: list | str) -> Iterator[str]:
+def navigation_pages(items: list[Any] | str) -> Iterator[str]:
     if isinstance(items, str):
         yield items
         return

@@ -24,7 +24,7 @@ class Tries(StatefulProcessor):
         self._handle = handle
         self._session = handle.getValueState("session", "tries INT, first BIGINT, last BIGINT")
 
-    def handleInputRows(self, key: tuple, rows: Iterator[Row], timerValues: object) -> Iterator[Row]:
+    def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: object) -> Iterator[Row]:
         tries, first, last = self._session.get() if self._session.exists() else (0, 0, 0)
         if tries:
             self._handle.deleteTimer(last + QUIET_MS)
@@ -36,7 +36,7 @@ class Tries(StatefulProcessor):
         self._session.update((tries, first, last))
         self._handle.registerTimer(last + QUIET_MS)
 
-    def handleExpiredTimer(self, key: tuple, timerValues: object, expiredTimerInfo: object) -> Iterator[Row]:
+    def handleExpiredTimer(self, key: tuple[str], timerValues: object, expiredTimerInfo: object) -> Iterator[Row]:
         yield ended(key, *self._session.get())
         self._session.clear()
 
@@ -44,7 +44,7 @@ class Tries(StatefulProcessor):
         pass
 
 
-def ended(key: tuple, tries: int, first: int, last: int) -> Row:
+def ended(key: tuple[str], tries: int, first: int, last: int) -> Row:
     return Row(order=key[0], tries=tries, seconds=(last - first) // 1000)
 
 
