@@ -206,7 +206,7 @@ def measure_sync() -> list[float]:
     producer = sync.Producer("pg", namesrv=ADDRESS, batching=Batching())
     thread = shared_thread.acquire()
     producer._thread = thread
-    thread.run(connect(producer._client))
+    thread.run(lambda: connect(producer._client))
     rounds = []
     for _ in range(ROUNDS + 1):
         gc.collect()

@@ -94,8 +94,8 @@ def dashboards(loop) -> Iterator[Callable[..., str]]:
                 await server.start()
                 return server
 
-            server = loop.run(make())
-            stack.callback(lambda: loop.run(server.stop()))
+            server = loop.run(make)
+            stack.callback(lambda: loop.run(server.stop))
             return server.url
 
         yield start

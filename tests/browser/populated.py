@@ -76,8 +76,8 @@ def populated(loop: LoopThread) -> Iterator[Populated]:
     clock = LateClock(MINUTES * 60)
     with LocalCluster(brokers=1, replicas=1) as cluster, contextlib.ExitStack() as running:
         create(cluster)
-        server = loop.run(started(cluster, clock))
-        running.callback(lambda: loop.run(server.stop()))
+        server = loop.run(lambda: started(cluster, clock))
+        running.callback(lambda: loop.run(server.stop))
         one, in_batch = send(cluster, dice)
         bury(cluster)
         running.enter_context(behind(cluster))
@@ -85,7 +85,7 @@ def populated(loop: LoopThread) -> Iterator[Populated]:
         for number in range(MINUTES):
             minute(number, 1.0)
             clock.advance()
-            loop.run(sampled(server))
+            loop.run(lambda: sampled(server))
         running.enter_context(going_on(minute))
         details = {
             "topics-detail": "/topics?topic=orders",

@@ -184,8 +184,8 @@ def our_secured_servers(
         running.callback(loop.stop)
         if namesrv is None:
             ours = NameServer(NameServerConfig(port=0, security=security, tls=tls, cluster_name=CLUSTER))
-            loop.run(ours.start(), START_TIMEOUT_S)
-            running.callback(lambda: loop.run(ours.stop()))
+            loop.run(ours.start, START_TIMEOUT_S)
+            running.callback(lambda: loop.run(ours.stop))
             namesrv = ours.address
         broker = Broker(
             BrokerConfig(
@@ -199,8 +199,8 @@ def our_secured_servers(
                 **({"port": 0} | UNHURRIED | settings),
             )
         )
-        loop.run(broker.start(), START_TIMEOUT_S)
-        running.callback(lambda: loop.run(broker.stop()))
+        loop.run(broker.start, START_TIMEOUT_S)
+        running.callback(lambda: loop.run(broker.stop))
         yield Secured(authority, namesrv, broker.address, broker_name)
 
 

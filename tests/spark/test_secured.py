@@ -198,7 +198,7 @@ def expired_server(tmp_path):
         writer.close()
 
     thread = LoopThread("expired").start()
-    server = thread.run(asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context))
+    server = thread.run(lambda: asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context))
     host, port = server.sockets[0].getsockname()
     yield f"{host}:{port}", authority.ca_file
 
@@ -206,7 +206,7 @@ def expired_server(tmp_path):
         server.close()
         await server.wait_closed()
 
-    thread.run(close())
+    thread.run(close)
     thread.stop()
 
 

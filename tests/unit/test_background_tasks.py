@@ -52,6 +52,7 @@ SOURCE = Path(sprocketmq.__file__).parent
 # Where tasks and threads' work may be made otherwise than by a Background, and why.
 BARE = {
     "net/tasks.py": "the supervisor itself",
+    "net/loops.py": "the task of a future, which the thread that asked for it awaits or cancels",
     "client/consume/handlers.py": "the task of listen() is its caller's, who cancels and awaits it; it looks after its workers itself",
     "cli/bench.py": "a command, which awaits its tasks and ends with them",
     "cli/consume.py": "a command, which awaits its tasks and ends with them",

@@ -9,8 +9,9 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
@@ -187,20 +188,20 @@ def _check_point(name: str, point: object, topic: str) -> None:
 
 def _read(plan: _Plan, start: Start, end: Start, connection: Mapping[str, Any]) -> Generator[pa.RecordBatch, None, None]:
     with _Connection(plan, connection) as access:
-        for queue, (first, stop) in access.run(access.ranges(start, end)).items():
+        for queue, (first, stop) in access.run(partial(access.ranges, start, end)).items():
             yield from _read_queue(plan, access, queue, first, stop)
 
 
 def _read_queue(plan: _Plan, access: "_Connection", queue: MessageQueue, offset: int, stop: int) -> Generator[pa.RecordBatch, None, None]:
     """Yield messages ``offset`` to ``stop`` of a queue; the next pull is under way while a batch is used."""
-    pull = access.submit(access.pull(queue, offset, stop)) if offset < stop else None
+    pull = access.submit(partial(access.pull, queue, offset, stop)) if offset < stop else None
     try:
         while pull is not None:
             result = pull.result()
             at, offset = offset, min(result.next_offset, stop)
             if offset <= at:  # the topic was created anew, and its queue ends before this
                 offset = stop
-            pull = access.submit(access.pull(queue, offset, stop)) if offset < stop else None
+            pull = access.submit(partial(access.pull, queue, offset, stop)) if offset < stop else None
             yield from _decoded(plan, result, at, offset)
     finally:
         if pull is not None:
@@ -209,9 +210,9 @@ def _read_queue(plan: _Plan, access: "_Connection", queue: MessageQueue, offset:
 
 def _follow(plan: _Plan, start: Start, connection: Mapping[str, Any], ending: Ending) -> Generator[pa.RecordBatch, None, None]:
     with _Connection(plan, connection) as access:
-        access.run(access.begin_following(start))
+        access.run(partial(access.begin_following, start))
         ending.wake = access.stop_waiting
-        while not ending.asked and (answer := access.run(access.next_answer())) is not None:
+        while not ending.asked and (answer := access.run(access.next_answer)) is not None:
             result, at = answer
             yield from _decoded(plan, result, at, result.next_offset)
 
@@ -259,7 +260,7 @@ class _Connection:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.run(self._consumer.start())
+            self.run(self._consumer.start)
         except BaseException:
             self._end()
             raise
@@ -271,7 +272,7 @@ class _Connection:
     def _end(self) -> None:
         try:
             if self._thread.alive:
-                self._thread.run(self._close())
+                self._thread.run(self._close)
         finally:
             self._thread.stop()
 
@@ -280,13 +281,13 @@ class _Connection:
         await self._consumer.close()
         await self._admin.close()
 
-    def run(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Run ``work`` on the loop and return its result; an interrupt cancels it."""
-        return self._thread.run(work)
+    def run(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
+        """Run the coroutine that ``make`` returns on the loop, and return its result; an interrupt cancels it."""
+        return self._thread.run(make)
 
-    def submit(self, work: Coroutine[Any, Any, _R]) -> Any:
-        """Run ``work`` on the loop and return its future."""
-        return self._thread.submit(work)
+    def submit(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> Any:
+        """Run the coroutine that ``make`` returns on the loop, and return its future."""
+        return self._thread.submit(make)
 
     # --- offsets ---
 

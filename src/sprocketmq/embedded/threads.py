@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sprocketmq.broker.server import Broker
@@ -33,7 +34,7 @@ class ThreadServers:
 
     def start(self) -> None:
         self._thread.start()
-        self._do(self._start(), self._plan.start_timeout_s)
+        self._do(self._start, self._plan.start_timeout_s)
 
     def stop(self) -> None:
         self._end(self._stop)
@@ -44,30 +45,30 @@ class ThreadServers:
     def stop_broker(self, name: str) -> None:
         broker = self._brokers.pop(self._plan.member(name).name, None)
         if broker is not None:
-            self._do(broker.stop())
+            self._do(broker.stop)
 
     def kill_broker(self, name: str) -> None:
         broker = self._brokers.pop(self._plan.member(name).name, None)
         if broker is not None:
-            self._do(broker.abort())
+            self._do(broker.abort)
 
     def start_broker(self, name: str) -> None:
         member = self._plan.member(name)
         if name not in self._brokers:
-            self._do(self._start_broker(member))
+            self._do(partial(self._start_broker, member))
 
     def stop_namesrv(self) -> None:
         namesrv, self._namesrv = self._namesrv, None
         if namesrv is not None:
-            self._do(namesrv.stop())
+            self._do(namesrv.stop)
 
     def start_namesrv(self) -> None:
         if self._namesrv is None:
-            self._do(self._start_namesrv())
+            self._do(self._start_namesrv)
 
-    def _do(self, work: Coroutine[Any, Any, None], timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Run ``work`` on the cluster's loop. Raises ClusterFailed when it takes longer than ``timeout_s``."""
-        self._wait(self._thread.submit(work), timeout_s)
+    def _do(self, make: Callable[[], Coroutine[Any, Any, None]], timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Run the coroutine that ``make`` returns on the cluster's loop. Raises ClusterFailed when it takes longer than ``timeout_s``."""
+        self._wait(self._thread.submit(make), timeout_s)
 
     def _wait(self, future: Future[None], timeout_s: float) -> None:
         try:
@@ -86,7 +87,7 @@ class ThreadServers:
             await self._give_up_starts()
             await work()
 
-        future = self._thread.submit(end())
+        future = self._thread.submit(end)
         try:
             self._wait(future, STOP_TIMEOUT_S)
         except KeyboardInterrupt:

@@ -3,9 +3,11 @@
 ::
 
     thread = LoopThread("sprocketmq-loop").start()
-    future = thread.submit(client.send(message))   # a concurrent.futures.Future
-    result = thread.run(client.send(message))      # waits for the result
+    future = thread.submit(lambda: client.send(message))   # a concurrent.futures.Future
+    result = thread.run(lambda: client.send(message))      # waits for the result
     thread.stop()
+
+Coroutines are made on the loop. One that the caller makes has nobody to await it when an interrupt comes before it is handed over.
 """
 
 import asyncio
@@ -13,12 +15,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, Self, TypeVar
 
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SprocketError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")
@@ -84,36 +85,64 @@ class LoopThread:
         """Whether the thread was started, and neither ``stop`` was called nor has the loop ended by itself."""
         return self._thread is not None and not self.forked and not self._stopping and self._thread.is_alive()
 
-    def submit(self, work: Coroutine[Any, Any, _R]) -> "Future[_R]":
-        """Run ``work`` on the loop and return its future; cancelling the future cancels the work.
+    def submit(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> Future[_R]:
+        """Run the coroutine that ``make`` returns on the loop, and return its future; cancelling the future cancels the coroutine.
 
         Raises ClientClosed when the loop has stopped, and ForkedClient in a forked child.
         """
-        try:
-            if not self.alive:
-                raise self._refusal()
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:  # the loop was closed just now
-            work.close()
-            raise self._refusal() from None
-        except SprocketError:
-            work.close()
-            raise
+        future: Future[_R] = Future()
+        self._hand_over(make, future)
+        return future
 
-    def run(self, work: Coroutine[Any, Any, _R], timeout_s: float | None = None) -> _R:
-        """Run ``work`` on the loop and return its result. An interrupt, or ``timeout_s``, cancels it.
+    def run(self, make: Callable[[], Coroutine[Any, Any, _R]], timeout_s: float | None = None) -> _R:
+        """Run the coroutine that ``make`` returns on the loop, and return its result. An interrupt, or ``timeout_s``, cancels it.
 
         Raises TimeoutError, ConfigError on the loop's own thread, and what ``submit`` raises.
         """
         if self.is_current:
-            work.close()
             raise ConfigError(f"a blocking call in the thread {self.name} would wait for itself: await the call there instead")
-        future = self.submit(work)
+        future: Future[_R] = Future()
         try:
+            self._hand_over(make, future)
             return future.result(timeout_s)
         except BaseException:
             future.cancel()  # has no effect when the work is done
             raise
+
+    def _hand_over(self, make: Callable[[], Coroutine[Any, Any, _R]], future: Future[_R]) -> None:
+        if not self.alive:
+            raise self._refusal()
+        self.call_soon(self._begin, make, future)
+
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, _R]], future: Future[_R]) -> None:
+        """Start the task whose end is that of ``future``, unless it was cancelled already."""
+        if future.cancelled():
+            return
+        try:
+            task = self.loop.create_task(make())
+        except Exception as e:  # noqa: BLE001 - raised to the caller, as for arguments that do not fit
+            if future.set_running_or_notify_cancel():
+                future.set_exception(e)
+            return
+
+        def cancelled(future: Future[_R]) -> None:
+            if future.cancelled():
+                with suppress(RuntimeError):  # the loop was closed just now, and has cancelled its tasks
+                    self.loop.call_soon_threadsafe(task.cancel)
+
+        def ended(task: "asyncio.Task[_R]") -> None:
+            error = None if task.cancelled() else task.exception()
+            if task.cancelled():
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(task.result())
+
+        future.add_done_callback(cancelled)
+        task.add_done_callback(ended)
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
         """Call ``action`` on the loop in its next turn. Raises what ``submit`` raises."""

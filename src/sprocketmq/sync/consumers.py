@@ -105,7 +105,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         self._open_thread()
         amount = 1
         while self._thread is not None:
-            taken = self._call(self._take(amount))
+            taken = self._call(functools.partial(self._take, amount))
             if not taken:
                 return
             asked, started = len(taken), time.monotonic()
@@ -173,7 +173,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
 
             await self._client.listen(in_thread, concurrency=concurrency)
 
-        return thread.submit(run())
+        return thread.submit(run)
 
     def run(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> None:
         """Do what ``listen`` does, and return when the consumer is closed, by another thread; raises what ended it earlier."""
@@ -194,7 +194,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
             if thread is None or thread.forked or self._closing is not None or self._instance.state != OPEN:
                 return
             # Outside the handler's context, so that the future ends when the consumer is closed.
-            closing = self._closing = contextvars.Context().run(thread.submit, self._client.close())
+            closing = self._closing = contextvars.Context().run(thread.submit, self._client.close)
         closing.add_done_callback(self._closed)
 
     def _closed(self, closing: "Future[None]") -> None:

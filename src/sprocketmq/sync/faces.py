@@ -110,7 +110,7 @@ class Face(Generic[_C_co]):
             if first:
                 self._thread = shared_thread.acquire()
         try:
-            self._call(self._client.start())
+            self._call(self._client.start)
         except BaseException:
             if first:
                 self._leave()
@@ -129,7 +129,7 @@ class Face(Generic[_C_co]):
         if thread.is_current:
             raise _waits_for_itself()
         try:
-            self._call(self._client.close(), timeout_s)
+            self._call(self._client.close, timeout_s)
         finally:
             self._forget()
 
@@ -151,7 +151,7 @@ class Face(Generic[_C_co]):
         _open_faces.discard(self)
         # Kept alive until the loop has closed its client: accepted messages are still sent, also when the program ends.
         try:
-            future = dropped[self] = thread.submit(self._client.close())
+            future = dropped[self] = thread.submit(self._client.close)
         except (ClientClosed, ForkedClient):  # when the program ends, the loop may have stopped already
             pass
         else:
@@ -184,12 +184,11 @@ class Face(Generic[_C_co]):
             raise ClientClosed(f"this {instance.kind} is closed: make a new one")
         return thread
 
-    def _call(self, work: Coroutine[Any, Any, _R], timeout_s: float | None = None) -> _R:
+    def _call(self, make: Callable[[], Coroutine[Any, Any, _R]], timeout_s: float | None = None) -> _R:
         thread = self._thread
         if thread is None or thread.is_current:
-            work.close()
             raise _waits_for_itself()
-        return thread.run(work, timeout_s)
+        return thread.run(make, timeout_s)
 
 
 def failure_of(error: BaseException, what: str, ends: str) -> BaseException:
@@ -212,7 +211,7 @@ def blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> 
     @functools.wraps(method)
     def call(self: "Face[_C]", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         self._open_thread()
-        return self._call(method(self._client, *args, **kwargs))
+        return self._call(functools.partial(method, self._client, *args, **kwargs))
 
     call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # which awaits
     return call
@@ -227,7 +226,7 @@ def on_loop(method: Callable[Concatenate[_C, _P], _R]) -> Callable[Concatenate["
             return method(self._client, *args, **kwargs)
 
         self._open_thread()
-        return self._call(run())
+        return self._call(run)
 
     return call
 

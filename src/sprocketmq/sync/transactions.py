@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sprocketmq import client
@@ -50,11 +51,11 @@ class Transaction:
 
     def commit(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
         """Let consumers have the message. Raises what the async ``commit`` raises."""
-        self._producer.wait_for(self._transaction.commit(timeout_s=timeout_s))
+        self._producer.wait_for(partial(self._transaction.commit, timeout_s=timeout_s))
 
     def rollback(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
         """Forget the message. Raises what the async ``rollback`` raises."""
-        self._producer.wait_for(self._transaction.rollback(timeout_s=timeout_s))
+        self._producer.wait_for(partial(self._transaction.rollback, timeout_s=timeout_s))
 
     def defer(self) -> None:
         """Leave the outcome to the check: the block of ``transaction`` then ends without telling one."""
@@ -108,24 +109,25 @@ class TransactionProducer(Producer):
     def begin(self, message: Message, *, check_after_s: float | None = None, timeout_s: float | None = None) -> Transaction:
         """Store the half message of a transaction, and return the transaction. Raises what the async ``begin`` raises."""
         self._open_thread()
-        return Transaction(self, self._call(self._transactions.begin(message, check_after_s=check_after_s, timeout_s=timeout_s)))
+        begin = partial(self._transactions.begin, message, check_after_s=check_after_s, timeout_s=timeout_s)
+        return Transaction(self, self._call(begin))
 
     @contextmanager
     def transaction(self, message: Message, *, check_after_s: float | None = None, timeout_s: float | None = None) -> Iterator[Transaction]:
         """Begin a transaction, commit it when the block ends, and roll it back when the block raises; see the async ``transaction``."""
         self._open_thread()
         context = self._transactions.transaction(message, check_after_s=check_after_s, timeout_s=timeout_s)
-        transaction = Transaction(self, self._call(context.__aenter__()))
+        transaction = Transaction(self, self._call(context.__aenter__))
         try:
             yield transaction
         except BaseException as e:
-            self._call(context.__aexit__(type(e), e, e.__traceback__))
+            self._call(partial(context.__aexit__, type(e), e, e.__traceback__))
             raise
-        self._call(context.__aexit__(None, None, None))
+        self._call(partial(context.__aexit__, None, None, None))
 
-    def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine of one of this producer's transactions, and wait until it ends."""
-        self._call(work)
+    def wait_for(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the coroutine that a method of one of this producer's transactions returns, and wait until it ends."""
+        self._call(make)
 
     def _leave(self) -> None:
         super()._leave()

@@ -29,7 +29,7 @@ async def nothing() -> None:
 
 
 def test_work_runs_in_the_thread_of_the_loop(thread):
-    assert thread.run(where()) == thread.submit(where()).result(60) == thread.ident
+    assert thread.run(where) == thread.submit(where).result(60) == thread.ident
     assert thread.alive
     assert not thread.is_current
     assert [each.name for each in threading.enumerate() if each.ident == thread.ident] == ["test-loop"]
@@ -40,8 +40,58 @@ def test_work_that_fails_raises_in_the_caller_and_the_loop_goes_on(thread):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        thread.run(fails())
-    assert thread.run(where()) == thread.ident
+        thread.run(fails)
+    assert thread.run(where) == thread.ident
+
+
+def test_the_coroutine_is_made_on_the_loop(thread):
+    made_in = []
+
+    def make():
+        made_in.append(threading.get_ident())
+        return nothing()
+
+    thread.run(make)
+    assert made_in == [thread.ident]
+
+
+def test_arguments_that_do_not_fit_raise_in_the_caller_and_the_loop_goes_on(thread):
+    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given"):
+        thread.run(lambda: where(1))
+    assert thread.run(where) == thread.ident
+
+
+def test_work_that_is_cancelled_before_the_loop_gets_to_it_never_begins(thread):
+    go = threading.Event()
+    began = []
+    thread.call_soon(go.wait, 60)
+    waiting = thread.submit(lambda: began.append(1) or nothing())
+    assert waiting.cancel()
+    go.set()
+    thread.run(nothing)
+    assert began == []
+
+
+def test_an_interrupt_right_after_the_work_was_handed_over_cancels_it(thread, monkeypatch):
+    hand_over = thread.call_soon
+    began, ended = threading.Event(), threading.Event()
+
+    async def hangs() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupted(*arguments):
+        hand_over(*arguments)
+        assert began.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread, "call_soon", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(hangs)
+    assert ended.wait(60)
 
 
 def test_work_that_takes_too_long_is_cancelled(thread):
@@ -54,16 +104,16 @@ def test_work_that_takes_too_long_is_cancelled(thread):
             ended.set()
 
     with pytest.raises(TimeoutError):
-        thread.run(hangs(), timeout_s=0.01)
+        thread.run(hangs, timeout_s=0.01)
     assert ended.wait(60)
 
 
 def test_a_blocking_call_on_the_loop_itself_is_refused(thread):
     async def waits_for_itself() -> None:
-        thread.run(nothing())
+        thread.run(nothing)
 
     with pytest.raises(ConfigError, match="the thread test-loop would wait for itself"):
-        thread.run(waits_for_itself())
+        thread.run(waits_for_itself)
 
 
 def test_a_stop_cancels_what_is_left_and_refuses_what_comes_later(thread):
@@ -73,14 +123,14 @@ def test_a_stop_cancels_what_is_left_and_refuses_what_comes_later(thread):
         began.set()
         await asyncio.Event().wait()
 
-    left = thread.submit(hangs())
+    left = thread.submit(hangs)
     assert began.wait(60)
     thread.stop()
     thread.stop()
     assert left.cancelled()
     assert not thread.alive
     assert thread.loop.is_closed()
-    for refused in (lambda: thread.run(nothing()), lambda: thread.submit(nothing()), lambda: thread.call_soon(print)):
+    for refused in (lambda: thread.run(nothing), lambda: thread.submit(nothing), lambda: thread.call_soon(print)):
         with pytest.raises(ClientClosed, match="the event loop in the thread test-loop has stopped"):
             refused()
 
@@ -89,7 +139,7 @@ def test_a_loop_stops_itself_without_waiting(thread):
     async def stops() -> None:
         thread.stop()
 
-    thread.submit(stops()).result(60)
+    thread.submit(stops).result(60)
     wait_until(thread.loop.is_closed)
 
 
@@ -105,7 +155,7 @@ def test_a_forked_child_refuses_and_does_not_touch_the_parents_loop(thread):
         try:
             thread.stop()
             try:
-                thread.run(nothing())
+                thread.run(nothing)
             except Exception as e:
                 os.write(write, f"{thread.forked} {thread.alive} {e}".encode())
         finally:
@@ -114,7 +164,7 @@ def test_a_forked_child_refuses_and_does_not_touch_the_parents_loop(thread):
     assert os.read(read, 1000) == b"True False this test-loop was created before the process forked; create a new one in the child process"
     os.close(read)
     os.close(write)
-    assert thread.run(where()) == thread.ident
+    assert thread.run(where) == thread.ident
 
 
 def test_items_arrive_in_order_and_share_a_wake_up(thread):

@@ -182,7 +182,7 @@ def in_the_loop(access, *asked):
         answer.add_done_callback(done.set_result)
         return answer
 
-    return access.thread.run(begin()), done
+    return access.thread.run(begin), done
 
 
 def test_a_pull_that_the_thread_of_answers_begins_ends_as_any_other(cluster, access, topic):

@@ -50,7 +50,7 @@ class Access:
         await self.send()
 
     def close(self) -> None:
-        self.thread.run(self.background.close())
+        self.thread.run(self.background.close)
         self.thread.stop()
 
 

@@ -49,7 +49,7 @@ class ProducerAccess:
         self.ids = MessageIdFactory()
         self.background = Background("Spark sink")
         try:
-            self.wait(self.producer.start())
+            self.wait(self.producer.start)
         except BaseException:
             self.close()
             raise
@@ -61,19 +61,19 @@ class ProducerAccess:
         if not self.thread.alive:
             return
         try:
-            self.wait(self.producer.close())
-            self.wait(self.background.close())
+            self.wait(self.producer.close)
+            self.wait(self.background.close)
         finally:
             self.thread.stop()
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the writable queues of ``topic``, in order."""
-        return self.wait(self.producer.queues(topic))
+        return self.wait(partial(self.producer.queues, topic))
 
-    def wait(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Run ``work`` on the loop and wait for its result. Raises UserRefused, and what ``work`` raises."""
+    def wait(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
+        """Run the coroutine that ``make`` returns on the loop and wait for its result. Raises UserRefused, and what it raises."""
         try:
-            return self.thread.run(work)
+            return self.thread.run(make)
         except AccessRefused as e:
             raise self.security.refused(e) from None
 

@@ -116,7 +116,7 @@ class ClusterAccess:
         self._prepare_pulls = lru_cache(maxsize=PULLED_QUEUES)(partial(_prepare_pulls, self._consumer, self._timeout_s))
         self.thread = LoopThread("sprocketmq-spark").start()
         try:
-            self._run(self._consumer.start())
+            self._run(self._consumer.start)
         except BaseException:
             self.close()
             raise
@@ -126,7 +126,7 @@ class ClusterAccess:
         if not self.thread.alive:
             return
         try:
-            self.thread.run(self._end())
+            self.thread.run(self._end)
         finally:
             self.thread.stop()
 
@@ -323,18 +323,18 @@ class ClusterAccess:
 
     def _all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
         """Send all requests at once and return the answers. The first error is raised after the last answer."""
-        return self._run(all_of(map(ask, about)))
+        return self._run(lambda: all_of(map(ask, about)))
 
     def _administer(self, ask: Callable[[], Awaitable[_R]]) -> _R:
         return self._administer_all(lambda _: ask(), (None,))[0]
 
     def _administer_all(self, ask: Callable[[Any], Awaitable[_R]], about: Iterable[Any]) -> list[_R]:
-        self._run(self._admin.start())
+        self._run(self._admin.start)
         return self._all(ask, about)
 
-    def _run(self, work: Coroutine[Any, Any, _R]) -> _R:
+    def _run(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
         try:
-            return self.thread.run(work)
+            return self.thread.run(make)
         except AccessRefused as e:
             raise self._security.refused(e) from None
 
