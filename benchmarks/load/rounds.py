@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tests.interop import apache
 
-from benchmarks.load.sides import Side, Topic, busy_cpu_s, create_topic, ours, theirs
+from benchmarks.load.sides import Side, Topic, busy_cpu_s, create_topic, ours, theirs, wait_for_route
 from benchmarks.report import spread, write_result
 
 BODY_BYTES = 1024
@@ -86,6 +86,7 @@ def one_round(side: Side, sides: Sequence[Side], workload: Workload, warm_s: flo
         for other in sides:
             if other is not side:
                 still.enter_context(other.paused(besides=side.pids))
+        wait_for_route(side, workload.topic)
         began, own, busy = time.monotonic(), side.cpu_s(), busy_cpu_s()
         figures: Figures = side.client.call(workload.op, **{**arguments, **workload.arguments})
         foreign_s = (busy_cpu_s() - busy) - (side.cpu_s() - own)

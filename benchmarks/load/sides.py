@@ -194,6 +194,20 @@ class Topic:
     batch_queues: bool = False
 
 
+def wait_for_route(side: Side, topic: str) -> None:
+    """Wait until Apache's nameserver knows a broker of ``topic``: without one the Java client fails at once. Nothing to do for our side.
+
+    The broker tells its nameserver by itself, after a topic is made, and again when it was forgotten while the side was paused for minutes.
+    """
+    java = side.client
+    if isinstance(java, apache.JavaClient):
+        wait_until(
+            lambda: "brokerDatas" in java.mqadmin("topicRoute", "-n", side.namesrv, "-t", topic),
+            timeout_s=60,
+            what=f"the route of {topic} at Apache's nameserver",
+        )
+
+
 def create_topic(side: Side, topic: Topic) -> None:
     """Create a topic on the side's only broker."""
     if isinstance(side.client, apache.JavaClient):
@@ -203,13 +217,7 @@ def create_topic(side: Side, topic: Topic) -> None:
         printed = side.client.mqadmin("updateTopic", *arguments)
         if "success" not in printed:
             raise RuntimeError(f"updateTopic failed:\n{printed}")
-        # The broker tells its nameserver by itself, and the Java client fails at once for a topic without a route.
-        java = side.client
-        wait_until(
-            lambda: "brokerDatas" in java.mqadmin("topicRoute", "-n", side.namesrv, "-t", topic.name),
-            timeout_s=60,
-            what=f"the route of {topic.name} at Apache's nameserver",
-        )
+        wait_for_route(side, topic.name)
     else:
         attributes = {"queue.type": "BatchCQ"} if topic.batch_queues else {}
         side.client.call("create_topic", topic=topic.name, queues=topic.queues, attributes=attributes)
