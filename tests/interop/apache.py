@@ -60,7 +60,10 @@ SMALL_STORE = {
 # file every second; one whose sends waited for 200 ms, or whose write took a second, would refuse sends.
 UNHURRIED = {"timerFlushIntervalMs": "10000", "waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
 
-
+# A JVM beside many others on two slow processors takes over a minute to begin.
+BOOT_TIMEOUT_S = 240.0
+# The admin tool gives each of its requests 3 s, connecting included, and cannot be told otherwise.
+MQADMIN_TRIES = 3
 # A Java push consumer may miss a beat, and gets nothing until its next one 30 s later (see Consumers.java).
 CONSUME_TIMEOUT_S = 120.0
 
@@ -207,7 +210,7 @@ class JavaProcess:
         """Return the end of what the process printed."""
         return self.log.read_text(errors="replace")[-3000:]
 
-    def wait_for(self, text: str, timeout_s: float = 60.0) -> None:
+    def wait_for(self, text: str, timeout_s: float = BOOT_TIMEOUT_S) -> None:
         """Wait until the output contains `text`. Raises ApacheFailed when the process ends first or the time is up."""
         deadline = time.monotonic() + timeout_s
         while text not in self.log.read_text(errors="replace"):
@@ -536,14 +539,19 @@ class JavaClient(JavaProcess):
     def mqadmin(self, *arguments: str) -> str:
         """Run one command of Apache's admin tool and return what it printed, without the logger's own lines.
 
-        The tool catches its own failures and prints them: look at the text. It has its credentials from a file.
+        The tool catches its own failures and prints them: look at the text. It has its credentials from a file. A command that got no answer
+        in time is given again.
         """
         tools = self.home / "conf" / "tools.yml"
         if self.login is None:
             tools.unlink(missing_ok=True)
         else:
             tools.write_text(f"accessKey: {self.login.access_key}\nsecretKey: {self.login.secret_key}\n")
-        printed: str = self.call("mqadmin", arguments=arguments)
+        printed = ""
+        for _ in range(MQADMIN_TRIES):
+            printed = self.call("mqadmin", arguments=arguments)
+            if "RemotingTimeoutException" not in printed:
+                break
         return "\n".join(line for line in printed.splitlines() if "|-" not in line)
 
     @contextlib.contextmanager
