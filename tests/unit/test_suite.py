@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -188,12 +187,11 @@ INSIDE: dict[str, dict[str, str]] = {
 PUBLIC = {"_replace", "_asdict", "_fields", "_exit", "_repr_html_"}
 
 
-@cache
+# Nothing is cached: a million nodes that stay would make every later collection of garbage in this process take seconds.
 def nodes_of(path: Path) -> list[ast.AST]:
     return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
-@cache
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     return [(ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call) and is_plain(node.func)]
 

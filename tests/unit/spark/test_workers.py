@@ -12,7 +12,9 @@ def unsettled(monkeypatch):
     monkeypatch.setattr(worker_gc, "_tasks", 0)
     gc.unfreeze()
     yield
-    gc.unfreeze()
+    # As `tests/conftest.py` had it: otherwise each later collection in this process walks all modules and tests, which takes seconds.
+    gc.collect()
+    gc.freeze()
 
 
 def test_what_is_loaded_is_frozen_in_the_first_two_tasks(unsettled):
