@@ -34,11 +34,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(0 if KILL
 
 
 class Producing:
-    """Sends numbered messages in a thread until it is ended; ``sent`` are those the broker acknowledged."""
+    """Sends forty numbered messages every ``pause_s`` in a thread until it is ended; ``sent`` are those the broker acknowledged."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, pause_s: float = 0.02) -> None:
         self.sent: list[bytes] = []
         self._namesrv = namesrv
+        self._pause_s = pause_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -52,7 +53,7 @@ class Producing:
 
     def _run(self) -> None:
         with sync.Producer("landing", namesrv=self._namesrv) as producer:
-            while not self._ended.wait(0.02):
+            while not self._ended.wait(self._pause_s):
                 bodies = [b"%08d" % number for number in range(len(self.sent), len(self.sent) + 40)]
                 producer.send_batch([Message(TOPIC, body) for body in bodies])
                 self.sent += bodies
