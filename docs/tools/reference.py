@@ -16,14 +16,14 @@ from typing import Any
 import typer.main
 
 from sprocketmq import AdminClient, Batching, Producer, PullConsumer, PushConsumer, TlsConfig, TraceConfig, errors
-from sprocketmq.cli import demo, serving, serving_options
+from sprocketmq.cli import demo, serving, serving_verbs
 from sprocketmq.cli.commands import app
 from sprocketmq.cli.config import data_directory
 from sprocketmq.embedded import LocalCluster
 
 HERE = str(data_directory())  # of this machine
 PAGES = Path(__file__).parents[1] / "reference"
-ARGPARSED = {verb: serving.parser_of(verb) for verb in serving_options.DESCRIPTIONS} | {"demo": demo.parser()}
+ARGPARSED = {verb: serving.parser_of(verb) for verb in serving_verbs.DESCRIPTIONS} | {"demo": demo.parser()}
 
 
 def shown() -> set[str]:

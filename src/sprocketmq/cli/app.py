@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_SIGNAL, drop_output, fail, report
-
-SERVING_VERBS = ("serve", "namesrv", "broker", "dashboard", "proxy")
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done. 1: failed. 2: wrong usage. 128 plus its number: ended by a signal.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    serves = bool(arguments) and arguments[0] in SERVING_VERBS
+    serves = bool(arguments) and arguments[0] in DESCRIPTIONS
     _fill_closed_streams(refusing=not serves)
     interrupt = signal.SIGINT
     try:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings
 from sprocketmq.cli.errors import EXIT_OK
 from sprocketmq.cli.logs import logging_to
-from sprocketmq.cli.serving_options import DESCRIPTIONS, LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
+from sprocketmq.cli.serving_options import LOG_SETTINGS, add_cluster_options, add_log_options, log_options, port_number
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.net.loops import new_event_loop

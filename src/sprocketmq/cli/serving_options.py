@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.serving_security import security_of
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.errors import ConfigError
 from sprocketmq.net.address import is_loopback, parse_address, parse_addresses
 from sprocketmq.protocol.settings import SETTING_VARIABLE
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from sprocketmq.cli.logs import LogOptions
     from sprocketmq.storage.config import ConfigFile
 
-DESCRIPTIONS = {
-    "serve": "Run a nameserver and a broker in one process, or several brokers in processes of their own.",
-    "namesrv": "Run a nameserver.",
-    "broker": "Run a broker that registers at running nameservers.",
-    "dashboard": "Show and administer a cluster in the browser.",
-    "proxy": "Let RocketMQ's gRPC clients use a cluster.",
-}
 _READY = {
     "serve": "ready namesrv=HOST:PORT broker=HOST:PORT store=DIR",
     "namesrv": "ready namesrv=HOST:PORT",

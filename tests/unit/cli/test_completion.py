@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sprocketmq.cli.serving_options import DESCRIPTIONS
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 
 COMMAND = [sys.executable, "-m", "sprocketmq"]
 
@@ -65,3 +65,9 @@ def test_every_option_that_a_command_s_help_describes_is_completed_as_one_line(c
     shown = cli(verb, "--help")
     assert shown.code == 0
     assert sorted(fish(f"sprocketmq {verb} --")) == options(shown.out)
+
+
+@pytest.mark.parametrize("part", ["sprocketmq.cli.serving", "sprocketmq.cli.config", "asyncio", "ssl", "msgspec"])
+def test_servers_and_clients_are_not_imported_for_what_a_shell_asks(part):
+    program = f"import sys; import sprocketmq.cli.commands; print({part!r} in sys.modules)"
+    assert said([sys.executable, "-c", program]) == "False\n"

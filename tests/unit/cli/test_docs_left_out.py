@@ -16,7 +16,7 @@ from tests.documented import BLOCKS, LEFT_OUT, ROOT
 
 from sprocketmq.cli import demo, serving
 from sprocketmq.cli.commands import app
-from sprocketmq.cli.serving_options import DESCRIPTIONS
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.spark.jobs.land import land
 
 FOUND = [block for block in BLOCKS if block.name in LEFT_OUT]

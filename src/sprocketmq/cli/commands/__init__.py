@@ -1,15 +1,18 @@
 """The typer application: the tree of commands, one module a subject.
 
-Every command but the serving ones runs from here; those are listed for ``--help`` and completion, and run by ``cli.serving``.
+Every command but the serving ones runs from here; those are listed for ``--help`` and completion, and run by ``cli.serving``, which
+is imported only when a shell asks for their options: it takes longer than all of this.
 """
 
+import argparse
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 import typer
 
 import sprocketmq
-from sprocketmq.cli import demo, serving
+from sprocketmq.cli import demo
 from sprocketmq.cli.commands import brokers, messages, stores
 from sprocketmq.cli.commands.argparsed import add_command
 from sprocketmq.cli.commands.groups import group_app
@@ -17,7 +20,7 @@ from sprocketmq.cli.commands.measuring import bench_app
 from sprocketmq.cli.commands.security import acl_app, secure_app, user_app
 from sprocketmq.cli.commands.topics import topic_app
 from sprocketmq.cli.pipeline import pipeline_app
-from sprocketmq.cli.serving_options import DESCRIPTIONS
+from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 
 app = typer.Typer(
     name="sprocketmq",
@@ -39,8 +42,20 @@ def root(
         raise typer.Exit
 
 
+def _serving_parser(verb: str) -> argparse.ArgumentParser:
+    from sprocketmq.cli import serving
+
+    return serving.parser_of(verb)
+
+
+def _serve(verb: str, arguments: Sequence[str]) -> int:
+    from sprocketmq.cli import serving
+
+    return serving.run(verb, arguments)
+
+
 for _verb, _description in DESCRIPTIONS.items():
-    add_command(app, _verb, description=_description, parser=partial(serving.parser_of, _verb), run=partial(serving.run, _verb))
+    add_command(app, _verb, description=_description, parser=partial(_serving_parser, _verb), run=partial(_serve, _verb))
 for _command in (
     brokers.failover,
     brokers.doctor,
