@@ -26,7 +26,7 @@ from sprocketmq.storage.log.segments import check_row, segment_entries, segment_
 # does not take a gigabyte. From the second step on, a background thread does it, started when PREALLOCATE_LOW_BYTES are left.
 PREALLOCATE_STEP_BYTES = 16 << 20
 PREALLOCATE_LOW_BYTES = 8 << 20
-# The next segment is created when this much of the current one is left.
+# The next segment is created when this much, or half of the current one if that is more, is left.
 NEXT_SEGMENT_BYTES = 64 << 20
 _LOOK_STEP_BYTES = 1 << 20
 _NEVER = 1 << 63
@@ -300,19 +300,22 @@ class CommitLog:
         end = self.committed_end
         segment = self.segments[-1]
         stop = segment.start + segment.size
+        middle = segment.start + segment.size // 2
         self._allocated_end = allocated = max(self._allocated_end, min(ahead.reserved_end, stop))
         self._look_at = end + _LOOK_STEP_BYTES
         if allocated < stop:
-            if allocated - end < PREALLOCATE_LOW_BYTES:
+            low_at = min(allocated - PREALLOCATE_LOW_BYTES, middle)
+            if end > low_at:
                 ahead.extend(segment.file, segment.start, segment.size, max(allocated, end))
             else:
-                self._look_at = allocated - PREALLOCATE_LOW_BYTES
+                self._look_at = low_at
         elif ahead.ready:
-            self._look_at = stop
-        elif stop - end <= NEXT_SEGMENT_BYTES:
+            if not ahead.extend_next(self.segment_bytes):
+                self._look_at = stop
+        elif end >= (prepare_at := min(stop - NEXT_SEGMENT_BYTES, middle)):
             ahead.prepare(f"{self.directory}/{segment_name(stop)}", stop, self.segment_bytes)
         else:
-            self._look_at = stop - NEXT_SEGMENT_BYTES
+            self._look_at = prepare_at
 
     def _write(self, start: int, pieces: list[Buffer]) -> None:
         segment = self.segments[-1] if self.segments else self._create(start)

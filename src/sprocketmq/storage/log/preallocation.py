@@ -2,11 +2,15 @@
 
 ::
 
-    segment N                                                          segment N + 1
-    +---------------------------+---------------------+-------------+  +--------------+---------------------------+
-    | written                   | blocks reserved     | only a hole |  | reserved     | only a hole               |
-    +---------------------------+---------------------+-------------+  +--------------+---------------------------+
-                                ^ end of the log      ^ reserved_end    made when the end of segment N comes near
+    segment N                                           segment N + 1
+    +---------------------------+--------------------+  +-----------------+-------------------------+
+    | written                   | blocks reserved    |  | blocks reserved | being reserved          |
+    +---------------------------+--------------------+  +-----------------+-------------------------+
+                                ^ end of the log        made at half of N ^ reserved_end
+
+A system call that reserves blocks holds the lock of its file, and waits for the disk: hundreds of milliseconds while much is written.
+Whoever writes to this file meanwhile waits as long. Therefore a segment has all of its blocks before the log reaches it; only in the first
+segment after a start, and on a disk that is nearly full, are they reserved while it is written to.
 
 Blocks are reserved so that a full disk rejects a whole commit rather than tearing it. This is best effort: when the appender arrives
 first, or reserving fails here, the appender reserves the blocks itself and gets the error. The next segment is in the directory but not
@@ -23,6 +27,8 @@ from sprocketmq.storage.fs import File, FileSystem
 # How much one job reserves, and in system calls of which size: short ones, so that stopping does not wait long.
 STEP_BYTES = 64 << 20
 _CALL_BYTES = 16 << 20
+# The next segment has only its first blocks reserved while fewer segments than this fit on the disk: other files need room as well.
+ROOMY_SEGMENTS = 8
 
 
 class _Job(NamedTuple):
@@ -53,6 +59,7 @@ class Preallocator:
         "_jobs",
         "_lock",
         "_ready",
+        "_roomy",
         "_thread",
         "busy",
         "failure",
@@ -67,6 +74,7 @@ class Preallocator:
         self._generation = 0
         self.busy = False
         self._ready: tuple[int, File] | None = None  # (start of the segment, its file)
+        self._roomy = False
         self._lock = threading.Lock()  # held while a job touches a segment and while its outcome is taken
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -88,6 +96,17 @@ class Preallocator:
         """Ask for the next segment, as a file of its full length with its first blocks; nothing happens while a job runs."""
         end = segment_start + min(STEP_BYTES, segment_bytes)
         self._ask(_Job(self._generation, path, None, segment_start, segment_bytes, segment_start, end))
+
+    def extend_next(self, segment_bytes: int) -> bool:
+        """Ask for more blocks in the segment that is ``ready``; nothing happens while a job runs. False when it needs none, or may have none."""
+        if self._ready is None or not self._roomy:
+            return False
+        start, file = self._ready
+        begin = max(self.reserved_end, start)
+        if begin >= start + segment_bytes:
+            return False
+        self.extend(file, start, segment_bytes, begin)
+        return True
 
     def take(self, segment_start: int) -> File | None:
         """Return the file of the segment that starts there, or None when it is not made; unless it is ``named`` its name must be synced.
@@ -172,6 +191,7 @@ class Preallocator:
         try:
             file.truncate(job.segment_bytes)
             self._reserve(file, job)
+            self._roomy = self._fs.usage(self._directory)[1] >= ROOMY_SEGMENTS * job.segment_bytes
         except OSError:
             file.close()
             with contextlib.suppress(OSError):

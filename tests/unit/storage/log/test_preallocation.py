@@ -210,6 +210,56 @@ def test_the_appender_reserves_what_the_thread_did_not(make_log, fs):
     assert fs.reserved[4:] == [(0, 16 * MIB), (16 * MIB, 16 * MIB), (32 * MIB, 16 * MIB), (48 * MIB, 16 * MIB)]
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let each job of a log run in the call that asks for it."""
+    monkeypatch.setattr(commit_log, "RealFileSystem", type(None))
+
+
+class Reserved(SlowFileSystem):
+    """Has ``free_bytes`` on its disk."""
+
+    free_bytes = 1 << 40
+
+    def usage(self, path):
+        return self.free_bytes, self.free_bytes
+
+
+def grow(log, until_end):
+    while log.committed_end < until_end:
+        append(log, 4 * MIB)
+
+
+def test_a_segment_has_all_of_its_blocks_before_the_log_reaches_it(make_log, at_once):
+    fs = Reserved()
+    log = make_log(256 * MIB, fs)
+    grow(log, 120 * MIB)
+    assert sum(length for _, length in fs.reserved) == 144 * MIB, "two steps"
+    assert not log.ahead.ready
+    grow(log, 148 * MIB)
+    assert log.ahead.ready, "half of the segment is written"
+    grow(log, 200 * MIB)
+    assert sum(length for _, length in fs.reserved) == 512 * MIB
+    before = len(fs.reserved)
+    grow(log, 256 * MIB + 120 * MIB)
+    assert [s.start for s in log.segments] == [0, 256 * MIB]
+    assert fs.reserved[before:] == [], "nothing is reserved where the log is written"
+    grow(log, 256 * MIB + 200 * MIB)
+    assert sum(length for _, length in fs.reserved) == 768 * MIB
+
+
+def test_a_disk_that_is_nearly_full_keeps_its_room_for_other_files(make_log, at_once):
+    fs = Reserved()
+    fs.free_bytes = preallocation.ROOMY_SEGMENTS * 256 * MIB - 1
+    log = make_log(256 * MIB, fs)
+    grow(log, 250 * MIB)
+    assert sum(length for _, length in fs.reserved) == 256 * MIB + preallocation.STEP_BYTES
+    grow(log, 256 * MIB + 40 * MIB)
+    assert sum(length for _, length in fs.reserved) == 256 * MIB + preallocation.STEP_BYTES, "as far as the log has not used them up"
+    grow(log, 256 * MIB + 100 * MIB)
+    assert sum(length for _, length in fs.reserved) == 256 * MIB + 2 * preallocation.STEP_BYTES
+
+
 def test_cutting_the_log_gives_up_the_next_segment(make_log, tmp_path):
     log = make_log()
     append(log)
