@@ -22,8 +22,8 @@ from sprocketmq.storage.fs import Buffer, File, FileSystem, RealFileSystem, unma
 from sprocketmq.storage.log.preallocation import Preallocator
 from sprocketmq.storage.log.segments import check_row, segment_entries, segment_name, segment_size_of
 
-# Blocks are reserved this far ahead of the writes: a full disk then rejects a whole commit instead of tearing it, and a new store
-# does not take a gigabyte. From the second step on, a background thread does it, started when PREALLOCATE_LOW_BYTES are left.
+# Blocks are reserved ahead of the writes: a full disk then rejects a whole commit instead of tearing it. A new store does not take a
+# gigabyte: the appender reserves the first step, and a background thread the next when PREALLOCATE_LOW_BYTES are left (preallocation.py).
 PREALLOCATE_STEP_BYTES = 16 << 20
 PREALLOCATE_LOW_BYTES = 8 << 20
 # The next segment is created when this much, or half of the current one if that is more, is left.
