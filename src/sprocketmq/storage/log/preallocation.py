@@ -98,7 +98,7 @@ class Preallocator:
         self._ask(_Job(self._generation, path, None, segment_start, segment_bytes, segment_start, end))
 
     def extend_next(self, segment_bytes: int) -> bool:
-        """Ask for more blocks in the segment that is ``ready``; nothing happens while a job runs. False when it needs none, or may have none."""
+        """Ask for more blocks in the segment that is ``ready``; nothing happens while a job runs. False when it gets no more."""
         if self._ready is None or not self._roomy:
             return False
         start, file = self._ready
