@@ -1,6 +1,7 @@
 """Clients read on from a slave while the master is away, wait for what it does not have yet, and go back."""
 
 import asyncio
+from typing import Any
 import logging
 from contextlib import asynccontextmanager
 
@@ -57,8 +58,8 @@ class Replicated(FakeCluster):
         for conn, command in held:
             self.slave.on_PULL_MESSAGE(conn, command)
 
-    async def send(self, *bodies: bytes) -> None:
-        async with Producer("pg", namesrv=self.namesrv.address) as producer:
+    async def send(self, *bodies: bytes, **options: Any) -> None:
+        async with Producer("pg", namesrv=self.namesrv.address, **options) as producer:
             for body in bodies:
                 await producer.send(Message("t", body, queue=QUEUE))
 
@@ -209,7 +210,7 @@ async def test_nothing_is_sent_to_a_slave(cluster):
     cluster.put("t", master=False)
     with pytest.raises((TopicNotFound, RetriableError)):
         async with asyncio.timeout(60):
-            await cluster.send(b"1")
+            await cluster.send(b"1", timeout_s=1)
     assert not any(c.code in {Q.SEND_MESSAGE_V2, Q.SEND_BATCH_MESSAGE} for c in cluster.slave.seen)
 
 

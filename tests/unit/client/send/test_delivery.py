@@ -333,7 +333,7 @@ async def test_a_send_that_is_cancelled_before_it_left_is_not_sent(cluster, monk
 
 
 async def test_what_has_no_time_left_does_not_leave(cluster, monkeypatch):
-    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+    async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=3) as producer:
         await producer.queues("t")
         real = broker_connections(producer).get
         loop = asyncio.get_running_loop()
