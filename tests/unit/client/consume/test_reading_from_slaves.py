@@ -1,9 +1,9 @@
 """Clients read on from a slave while the master is away, wait for what it does not have yet, and go back."""
 
 import asyncio
-from typing import Any
 import logging
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from consuming import push, take
