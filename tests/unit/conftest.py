@@ -8,10 +8,10 @@ from sprocketmq.client import nameservers
 from sprocketmq.net.link import Link
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def patience():
     """Give sends and requests more time than their default of 3 s: on a busy machine this process may stand still for as long."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it patched
         patch.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 20.0)
         patch.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
         patch.setattr(nameservers, "REQUEST_TIMEOUT_S", 20.0)

@@ -210,7 +210,7 @@ async def test_nothing_is_sent_to_a_slave(cluster):
     cluster.put("t", master=False)
     with pytest.raises((TopicNotFound, RetriableError)):
         async with asyncio.timeout(60):
-            await cluster.send(b"1", timeout_s=1)
+            await cluster.send(b"1", timeout_s=0.5)
     assert not any(c.code in {Q.SEND_MESSAGE_V2, Q.SEND_BATCH_MESSAGE} for c in cluster.slave.seen)
 
 
