@@ -1,5 +1,6 @@
 """What kind of file a path is, by its path in a store or by its content, and the items in it."""
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -97,7 +98,7 @@ def _kind_by_content(view: FileView) -> str | None:
         return None
     if head[:4] == b"SPMQ":
         return DISPATCHED
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.lstrip()[:1] in (b"{", b"[") and _is_text(head):
         return "json"
     if len(head) == FIXED_OVERHEAD and head[4:8] in MAGICS:
         return "commitlog"
@@ -110,6 +111,15 @@ def _kind_by_content(view: FileView) -> str | None:
     if view.size % QUEUE_UNIT.size == 0 and head.strip(b"\0") and all(not i.problem for i in _first(queue_items(view, 0))):
         return "consumequeue"
     return None
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether the first bytes of a file are UTF-8 without control characters; the last character may be cut off."""
+    try:
+        getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return all(byte >= 0x20 or byte in b"\t\n\r" for byte in head)
 
 
 def _first(items: Iterator[Item]) -> list[Item]:

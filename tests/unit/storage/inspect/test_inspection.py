@@ -1,7 +1,7 @@
 """Inspecting files: every kind of file, every field and its position, and the problem reported where content cannot be right."""
 
 import json
-import os
+import random
 import shutil
 import struct
 
@@ -23,6 +23,7 @@ from sprocketmq.storage.inspect.store_directory import StoreDirectory
 from sprocketmq.storage.inspect.store_file import identify, items_of
 
 NAMES = ["plain", "propcrc", "crash", "crash-lag", "compressed", "delay-retry", "batchcq"]
+NOISE = random.Random(1).randbytes(920)
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +151,23 @@ def test_files_outside_a_store_are_identified_by_content(stores, tmp_path, make_
     assert look(copy)[0].number == 65536
 
 
-@pytest.mark.parametrize("content", [b"", b"hello, world", bytes(1000), b"\xff" * 920, os.urandom(920)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello, world", bytes(1000), b"\xff" * 920, NOISE, b"{" + NOISE, b" [" + NOISE, b'{"a": "\0"}'],
+    ids=["empty", "text", "zeros", "ones", "noise", "noise after a brace", "noise after a bracket", "a brace and a zero byte"],
+)
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(NotAStoreFile, match="no file of a store"):
         identify(str(path))
+
+
+def test_a_table_outside_a_store_is_json_wherever_its_first_bytes_cut_a_character(tmp_path):
+    path = tmp_path / "table"
+    for shift in range(4):
+        path.write_bytes(('{"' + "x" * shift + "话题" * 200 + '": 1}').encode())
+        assert identify(str(path)).kind == "json"
 
 
 def write_index(path, slots, entries, hashes, begin):
