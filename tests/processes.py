@@ -40,7 +40,7 @@ def kill(processes: Iterable[psutil.Process]) -> int:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Tell whether a process has ended; its entry may wait to be read by a parent."""
+    """Return whether a process has ended; its entry may wait to be read by a parent."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() == psutil.STATUS_ZOMBIE
     return True

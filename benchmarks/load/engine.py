@@ -332,7 +332,7 @@ def lookup_figures(directory: Path, rounds: int, batches: int) -> dict[str, Any]
 
 
 def reached(value: float, sign: str, goal: float) -> bool:
-    """Tell whether a figure is on the right side of its goal."""
+    """Return whether a figure is on the right side of its goal."""
     return value >= goal if sign == ">=" else value < goal
 
 

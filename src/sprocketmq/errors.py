@@ -37,7 +37,7 @@ class RetriableError(SprocketError):
 
 
 class FatalError(SprocketError):
-    """The call was refused for good; repeating it unchanged will not help."""
+    """The call was refused permanently; repeating it unchanged will not help."""
 
 
 class MaybeStoredError(SprocketError):
@@ -281,7 +281,7 @@ class GroupNotFound(FatalError):
 
 
 class BrokerError(FatalError):
-    """A broker or nameserver refused the request with an error code for good."""
+    """A broker or nameserver refused the request permanently, with an error code."""
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
         reason = (remark or "").strip() or "no reason given"  # that of an unknown request begins with a blank
@@ -292,7 +292,7 @@ class BrokerError(FatalError):
 
 
 class AccessRefused(BrokerError):
-    """A server refused a request because of who asked for it; ``AuthenticationFailed`` or ``AuthorizationFailed``."""
+    """A server refused a request because of its sender: ``AuthenticationFailed`` or ``AuthorizationFailed``."""
 
     _ADVICE = ""
 
@@ -302,7 +302,7 @@ class AccessRefused(BrokerError):
 
 
 class AuthenticationFailed(AccessRefused):
-    """A server did not accept who this client says it is; it refuses every request until the credentials are right."""
+    """A server did not accept the credentials of this client; it refuses every request until they are correct."""
 
     _ADVICE = "pass credentials= with the access key and the secret key of a user that exists and is enabled there"
 
@@ -346,7 +346,7 @@ class ReplyTimeout(MaybeStoredError):
 
 
 class RequesterGone(FatalError):
-    """The producer that sent a request cannot get the reply: it has left, or its time is over."""
+    """The reply cannot reach the producer of the request: it has disconnected, or its timeout has passed."""
 
     def __init__(self, client_id: str, remark: str) -> None:
         super().__init__(f"the reply cannot reach {client_id}, which has left or waits no longer ({remark}): drop the reply")
@@ -355,7 +355,7 @@ class RequesterGone(FatalError):
 
 
 class NotARequest(ConfigError):
-    """A message to be replied to is no request: its sender did not call ``request``."""
+    """The message to reply to is not a request: its sender did not call ``request``."""
 
     def __init__(self, msg_id: str, missing: Sequence[str]) -> None:
         super().__init__(f"message {msg_id} is no request, it lacks {', '.join(missing)}: reply to messages sent with request() only")
@@ -364,7 +364,7 @@ class NotARequest(ConfigError):
 
 
 class TransactionNotBegun(RetriableError):
-    """A half message was stored, but not as safely as its broker was asked to (``status``): its transaction was rolled back."""
+    """A half message was stored with less durability than asked for (``status``): its transaction was rolled back."""
 
     def __init__(self, msg_id: str, status: str) -> None:
         super().__init__(f"half message {msg_id} is not stored as safely as asked ({status}), its transaction is rolled back: begin again")
@@ -373,7 +373,7 @@ class TransactionNotBegun(RetriableError):
 
 
 class TransactionEnded(ConfigError):
-    """The outcome of a transaction was told before; ``outcome`` is its name."""
+    """The transaction has already been committed or rolled back; ``outcome`` is the name of the outcome."""
 
     def __init__(self, msg_id: str, outcome: str) -> None:
         super().__init__(f"transaction {msg_id} has an outcome already, {outcome}: tell it once")

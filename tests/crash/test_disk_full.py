@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(0 if CYCLES > 3 else 600)
 
 
 def may_mount(folder: Path) -> bool:
-    """Tell whether this user may mount a file system."""
+    """Return whether this user may mount a file system."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return False
     folder.mkdir()

@@ -76,7 +76,7 @@ class Pair:
         return log_bytes(self.master.store, log_offset, log_offset + size)
 
     def check(self, body: bytes, result: SendResult) -> None:
-        """Take note of a message that was just acknowledged; with a SYNC_MASTER, look for it in the slave's log."""
+        """Record a message that was just acknowledged; with a SYNC_MASTER, look for it in the slave's log."""
         self.outcomes[result.status.name] += 1
         if result.status is not SendStatus.SEND_OK:
             return

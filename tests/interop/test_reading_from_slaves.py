@@ -109,7 +109,7 @@ async def replicated(pair: Pair, topic: str, count: int) -> None:
 
 
 async def committed_at_master(admin: AdminClient, group: str, topic: str) -> bool:
-    """Tell whether the master has the offsets behind the last of 510 messages of each queue."""
+    """Return whether the master has the offsets behind the last of 510 messages of each queue."""
     return set((await admin.committed(group, topic)).values()) == {510}
 
 

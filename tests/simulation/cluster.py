@@ -265,7 +265,7 @@ class Cluster(Course):
         return self.broker
 
     def _in_step(self) -> bool:
-        """Tell whether all slaves have what the master has."""
+        """Return whether all slaves have what the master has."""
         return self.master is self.broker and all(
             slave.follower is not None
             and slave.follower.state is FollowerState.FOLLOWING

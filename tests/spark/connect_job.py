@@ -52,7 +52,7 @@ class Impatient(Exception):
 
 
 def interrupted(spark: Any) -> bool:
-    """Tell whether a job whose tasks never end can be left."""
+    """Return whether a job whose tasks never end can be left."""
 
     def leave(done: int) -> None:
         raise Impatient

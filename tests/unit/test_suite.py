@@ -259,7 +259,7 @@ def test_a_limit_that_ends_what_hangs_is_patient() -> None:
 
 
 def reads_a_clock(node: ast.AST) -> bool:
-    """Tell whether a real clock is read; what is called ``clock`` is one that the test moves."""
+    """Return whether a real clock is read; what is called ``clock`` is one that the test moves."""
     if not isinstance(node, ast.Call):
         return False
     owner, _, name = ast.unparse(node.func).rpartition(".")
@@ -267,7 +267,7 @@ def reads_a_clock(node: ast.AST) -> bool:
 
 
 def is_elapsed(value: ast.AST, names: set[str]) -> bool:
-    """Tell whether a value has to do with how long something took: a clock's time less another, or what is called so."""
+    """Return whether a value has to do with how long something took: a clock's time less another, or what is called so."""
     for node in ast.walk(value):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and any(map(reads_a_clock, ast.walk(node.left))):
             return True

@@ -20,7 +20,7 @@ class Ending:
         self.wake: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """Have the read end before its next batch."""
+        """Make the read end before its next batch."""
         self.asked = True
         if (wake := self.wake) is not None:
             with contextlib.suppress(SprocketError):  # it has ended just now

@@ -48,7 +48,7 @@ class StoredProperties:
         self.row: Any = np.repeat(np.arange(self.rows), np.diff(bounds))
 
     def _has_duplicates(self) -> bool:
-        """Tell whether any row has a name twice, which a map column must not hold."""
+        """Return whether any row has a name twice, which a map column must not hold."""
         kinds = len(self.known)
         cells = self.row * kinds + self.codes
         if self.rows * kinds <= 16 * len(cells):

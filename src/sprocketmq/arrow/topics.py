@@ -359,7 +359,7 @@ class _Connection:
             await asyncio.sleep(pause)
 
     async def _is_gone(self, queue: MessageQueue) -> bool:
-        """Tell whether the queue's broker is registered without the topic. A broker always registers with all its topics."""
+        """Return whether the queue's broker is registered without the topic. A broker always registers with all its topics."""
         try:
             await self._admin.start()
             try:
@@ -397,7 +397,7 @@ class _Connection:
             self._wake.set()
 
     def stop_waiting(self) -> None:
-        """Have ``next_answer`` return None; for other threads."""
+        """Make ``next_answer`` return None; for other threads."""
 
         def stop() -> None:
             self._stopped = True

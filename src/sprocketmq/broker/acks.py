@@ -1,4 +1,4 @@
-"""When a send is answered, and with which code, and when readers see it: the only place for the rules of acknowledging.
+"""The rules of acknowledgement, all in this module: when a send is answered, with which code, and when readers see it.
 
 ::
 
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class _Group:
-    """The sends of one commit: its part of the log, when it was, what waits; the outcomes on disk and replicas, as codes."""
+    """The sends of one commit: its range of the log, its time, the waiting sends, and the outcomes on disk and replicas as codes."""
 
     __slots__ = ("begin", "disk", "end", "replicas", "sends", "since")
 
@@ -59,12 +59,12 @@ class _Group:
 
 
 class Acks(Generic[_T]):
-    """What waits for disk and replicas, in the order of the log.
+    """What waits for disk and replicas, in log order.
 
     ``sync`` is SYNC_FLUSH; ``replicas`` is the number of slaves that must have a send with SYNC_MASTER, else 0; without either nothing ever
-    waits. At most ``max_sends`` wait, for the disk at most ``timeout_s`` and for replicas ``replica_timeout_s``. Nothing more is taken once
-    ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. What waits is
-    the caller's own kind of thing; each comes back exactly once, with its code.
+    waits. At most ``max_sends`` wait, for the disk at most ``timeout_s`` and for replicas ``replica_timeout_s``. Nothing more is accepted
+    once ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. What
+    waits is the caller's own kind of thing; each comes back exactly once, with its code.
 
     ``withheld`` is the log offset from which on readers see nothing, as the next master may not have it; None when there is none.
     """
@@ -107,7 +107,7 @@ class Acks(Generic[_T]):
         return self.sync or self.replicas > 0
 
     def admits(self, unflushed: int, end: int = 0, *, waits: bool) -> bool:
-        """Tell whether one more send is accepted; ``waits``: it will wait.
+        """Return whether one more send is accepted; ``waits``: it will wait.
 
         ``unflushed`` bytes of the log are not on the disk, and it ends at ``end``.
         """
@@ -127,7 +127,7 @@ class Acks(Generic[_T]):
         self.waiting -= count
 
     def wait(self, end: int, now: float, sends: list[_T], *, in_sync: bool = True) -> list[tuple[int, list[_T]]]:
-        """Let held sends wait whose commit ended at log offset ``end``, and return those that need not, with their code.
+        """Queue the held sends whose commit ended at log offset ``end``, and return those that need not wait, with their code.
 
         ``in_sync``: enough replicas are. With replicas it is called for every commit, also for one without sends that wait. Ends and times
         never decrease; not to be called after a failure.
@@ -164,7 +164,7 @@ class Acks(Generic[_T]):
         return found
 
     def overdue(self, now: float) -> list[tuple[int, list[_T]]]:
-        """Remove and return the sends whose timeouts are over, with their codes."""
+        """Remove and return the sends whose timeouts have passed, with their codes."""
         found: list[tuple[int, list[_T]]] = []
         groups = self._for_disk
         while groups and now >= groups[0].since + self._timeout_s:
@@ -192,7 +192,7 @@ class Acks(Generic[_T]):
         return end if self.withheld is None else min(end, self.withheld)
 
     def agreed(self, end: int) -> None:
-        """Let readers see the whole log again, which ends at ``end``: it is the one that counts, or equal to its master's."""
+        """Make the whole log, which ends at ``end``, visible to readers again: this is the master, or its log equals the master's."""
         self.withheld = None
         self._end = end
 
@@ -202,7 +202,7 @@ class Acks(Generic[_T]):
         return self.drop()
 
     def drop(self) -> list[_T]:
-        """Remove and return everything that waits: nobody may acknowledge it any more. Readers see no more of it than they do."""
+        """Remove and return everything that waits, because it must not be acknowledged any more. Readers see no more of it than now."""
         if self._for_replicas and self.withheld is None:
             self.withheld = self._for_replicas[0].begin
         groups = {id(group): group for group in (*self._for_disk, *self._for_replicas)}
@@ -238,9 +238,9 @@ class Acks(Generic[_T]):
 
 
 def wants_wait(properties: str) -> bool:
-    """Tell whether a message asks to be answered only when it is as durable as the broker's mode makes it.
+    """Return whether a message asks to be answered only when it is as durable as the broker's mode makes it.
 
-    Property WAIT says so; a message without one asks for it, and so does one with an empty value (which stands for none).
+    Property WAIT decides; a message without it, or with an empty value, asks for it.
     """
     if "WAIT\x01" not in properties:
         return True

@@ -1,4 +1,4 @@
-"""Administration of topics and groups, and how far groups have read. Each handler names the request code it answers."""
+"""Administration of topics, groups and committed offsets. Each handler names the request code it answers."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -337,7 +337,7 @@ class AdminHandlers:
     # --- resetting groups ---
 
     def reset_offsets(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 222: move a group to a time (-1: the end), or one queue of it to an offset; members are told at their next pull."""
+        """Answer 222: move a group to a time (-1: the end), or one queue of it to an offset; members learn of it at their next pull."""
         request = command.header(ResetOffset)
         topic = self._topics.get(request.topic)
         if topic is None:
@@ -408,7 +408,7 @@ class AdminHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=GroupList(sorted(groups)).encode())
 
     def topics_of_group(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 343: topics a group has committed offsets for."""
+        """Answer 343: the topics a group has committed offsets for."""
         name = command.header(GroupRequest).group
         topics = TopicList(sorted(self._offsets.topics_of(name)), self._address())
         conn.respond(command, ResponseCode.SUCCESS, body=topics.encode())

@@ -12,7 +12,7 @@ Arrived = tuple[Topic, int, int | None]
 class Arrivals:
     """What is committed and not published yet, while the store holds back.
 
-    ``arrived`` is called for each message that becomes visible. ``late`` tells whether readers see messages later than their commit.
+    ``arrived`` is called for each message that becomes visible. ``late`` is true while readers see messages later than their commit.
     """
 
     def __init__(self, store: MessageStore, arrived: Callable[[Topic, int, int | None], None]) -> None:
@@ -23,11 +23,11 @@ class Arrivals:
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
 
     def mode_changed(self) -> None:
-        """Take note that the store may hold back."""
+        """Record that the store may defer the visibility of commits."""
         self.late = self._store.holds_back
 
     def note_unseen(self, arrivals: Sequence[Arrived]) -> None:
-        """Take note of messages that were committed now and become visible later."""
+        """Record messages that are committed but not visible yet."""
         end = self._store.commitlog_max_offset
         unseen = self._unseen
         for topic, queue_id, tag in arrivals:

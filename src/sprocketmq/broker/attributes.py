@@ -1,7 +1,7 @@
 """Attributes of topics and groups: the language of changes, and what each key may hold (docs/internals/requests.md#topic-attributes).
 
-A change is ``+key=value`` (add or alter) or ``-key`` (delete); those of a topic are joined by commas. Error texts are the reference's, as
-tools show them to people.
+A change is ``+key=value`` (add or alter) or ``-key`` (delete); those of a topic are joined by commas. Error texts are the reference's,
+because tools show them to people.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PRIORITY_FACTOR: Attribute(changeab
 
 
 def not_done(key: str, value: str) -> str:
-    """Return why a topic cannot be given an attribute, valid as it is, or ""."""
+    """Return why a topic cannot be given an attribute although it is valid, or "" when it can."""
     if key == RESERVE_TIME and int(value) != -1:
         return "Update topic reserveTime not supported: this broker keeps the messages of all topics for fileReservedTime"
     if key == LITE_EXPIRATION and int(value) != -1:

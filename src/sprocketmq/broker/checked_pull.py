@@ -17,7 +17,7 @@ _AGAIN = {ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING}
 
 
 class PullRefused(FatalError):
-    """A pull that is answered with an error code and no queue data."""
+    """A pull to be answered with an error code and without queue data."""
 
     def __init__(self, code: int, remark: str, *, forbidden_type: int | None = None) -> None:
         super().__init__(remark)
@@ -95,7 +95,7 @@ class Pull:
 
 
 def response_code(status: ReadStatus, offset: int) -> int:
-    """Return the code that answers a read of ``offset`` that ended with ``status``."""
+    """Return the response code for a read of ``offset`` that ended with ``status``."""
     if status is _FOUND:
         return ResponseCode.SUCCESS
     if status in _AGAIN:
@@ -106,10 +106,10 @@ def response_code(status: ReadStatus, offset: int) -> int:
 
 
 def from_the_asked_offset(pull: Pull, result: ReadResult) -> ReadResult:
-    """Return what was read without the messages before the asked one, where that lies inside a batch.
+    """Return what was read without the messages before the requested one, where that lies inside a batch.
 
-    Consumers get batches whole and skip what they did not ask for; tools show the first message they get. Raises RemoteProtocolError for a
-    batch that cannot be taken apart.
+    Consumers receive whole batches and skip what they did not ask for; tools show the first message they receive. Raises
+    RemoteProtocolError for a batch that cannot be taken apart.
     """
     size = int.from_bytes(result.buffers[0][:4], "big")
     members = members_of(result.buffers[0][:size], first_offset=pull.offset)[: pull.max_count]

@@ -1,4 +1,4 @@
-"""Keeping the disk from filling up: old segments are deleted, and messages are refused while there is no room for them.
+"""Disk space management: old segments are deleted, and messages are refused while the disk is too full.
 
 ::
 
@@ -11,7 +11,7 @@
                          |
                          '-----------> writable
 
-``storage/log/retention.py`` decides what may be deleted. One segment is deleted at a time, with a look at the disk and a pause in between,
+``storage/log/retention.py`` decides what may be deleted. One segment is deleted at a time, with a check of the disk and a pause in between,
 so that traffic goes on and no more is deleted than needed.
 """
 
@@ -101,7 +101,7 @@ class Cleaning:
     # --- life ---
 
     def start(self) -> None:
-        """Look at the disk now and from time to time."""
+        """Check the disk now and periodically."""
         self._running = True
         self._stopping = False
         self.begin()
@@ -122,7 +122,7 @@ class Cleaning:
         return self._timer.when() if self._timer is not None else None
 
     def disk_refused(self, error: BaseException) -> None:
-        """Look at the disk at once when a write failed for lack of room."""
+        """Check the disk at once, after a write failed for lack of space."""
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno in NO_ROOM and self.writable:
             self.begin()
@@ -165,7 +165,7 @@ class Cleaning:
         return removed
 
     async def _step(self, manual: bool, *, first: bool) -> list[str]:
-        """Look at the disks and delete one segment if one may go; return the paths of the deleted files."""
+        """Check the disks and delete one segment if that is allowed; return the paths of the deleted files."""
         store = self._store
         flushed = store.commitlog_flushed_offset  # what is not on the disk yet, a flush may be busy with
         segments = store.segments()[: MAX_SEGMENTS_PER_ROUND + 1]

@@ -1,4 +1,4 @@
-"""Connected clients: who produces and consumes in which group, over which connection (codes 34, 35, 38, 46, 203, 204, 328)."""
+"""Connected clients: the members of producer and consumer groups and their connections (codes 34, 35, 38, 46, 203, 204, 328)."""
 
 import asyncio
 import logging

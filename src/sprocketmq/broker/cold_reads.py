@@ -1,4 +1,4 @@
-"""Pulls whose messages are on the disk only: a few threads read them into the page cache, then the pull is answered as any other."""
+"""Pulls of messages that are not in the page cache: a few threads read them into it, then the pull is answered like any other."""
 
 import asyncio
 import logging
@@ -25,9 +25,9 @@ _P = TypeVar("_P")
 class ColdReads(Generic[_P]):
     """The pulls that wait for the disk, oldest first. ``loaded(pull)`` is called in the loop when the data of a pull is cached.
 
-    Answering a pull may take a millisecond, and sends are to come between: one is answered in a turn of the loop, several when turns are
-    long, for up to ``SHARE`` of the time. A pull that is dropped meanwhile, because its connection ended or its topic was deleted, is read
-    in vain.
+    Answering a pull may take a millisecond, and sends should not wait for many: one is answered in a turn of the loop, several when turns
+    are long, for up to ``SHARE`` of the time. A pull that is dropped meanwhile, because its connection ended or its topic was deleted, is
+    read in vain.
     """
 
     def __init__(self, loaded: Callable[[_P], None]) -> None:
@@ -45,7 +45,7 @@ class ColdReads(Generic[_P]):
 
     @property
     def waiting(self) -> list[_P]:
-        """The pulls that wait."""
+        """The number of waiting pulls."""
         return list(self._waiting)
 
     @property
@@ -101,7 +101,7 @@ class ColdReads(Generic[_P]):
                 asyncio.get_running_loop().call_soon(self._serve)
 
     def drop(self, wanted: Callable[[_P], bool]) -> list[_P]:
-        """Forget the pulls that are ``wanted``, and return them."""
+        """Remove and return the pulls for which ``wanted`` is true."""
         found = [pull for pull in self._waiting if wanted(pull)]
         for pull in found:
             del self._waiting[pull]

@@ -47,7 +47,7 @@ class ChangedSettings:
         self.config = given
 
     def take(self, changes: Mapping[str, Value]) -> None:
-        """Make ``changes`` the whole of what differs from the given configuration."""
+        """Replace all changes to the given configuration by ``changes``."""
         self.changes = {key: value for key, value in changes.items() if value != self._given_value(key)}
         values: dict[str, Any] = {CHANGEABLE[key][0]: value for key, value in self.changes.items()}
         # The old names of the limits of pulls would overrule the new ones once more.
@@ -75,5 +75,5 @@ class ChangedSettings:
         self.take(changes)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the file holds."""
+        """Return the content of the file."""
         return {key: {"value": to_text(value), "given": to_text(self._given_value(key))} for key, value in self.changes.items()}

@@ -1,4 +1,4 @@
-"""The copies made of messages that consumers gave back: a bounded table in memory, which saves searching the log.
+"""The copies of messages that consumers gave back: a bounded table in memory, which avoids searching the log.
 
 ::
 
@@ -6,7 +6,7 @@
                                         (or %DLQ%group, which is the end)
     copies:      (%RETRY%group, 700, its unique key) -> 900          deliveries:     900 -> 1200
 
-The table only proposes: the log decides whether there is a record at that log offset, and whether it is that copy. So the table may name
+The table is a hint: the log decides whether there is a record at that log offset, and whether it is that copy. So the table may list
 copies that were never written. A repeated request for a copy that it has forgotten makes a second one, as always with Apache's broker.
 """
 

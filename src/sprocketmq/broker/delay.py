@@ -8,8 +8,8 @@
 
 Messages of one level come due in the order they were parked, so a level is a queue and a position in it; one timer waits for the earliest
 of all levels. The positions are saved in ``config/delayOffset.json``, as the reference does, which alone would repeat what was delivered
-since the last save when a broker is killed. Therefore the file also says up to which log offset it speaks, and a start reads the
-log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
+since the last save when a broker is killed. Therefore the file also records the log offset up to which it is complete, and a start reads
+the log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
 
 Messages with a delivery time of their own wait in a queue of their own (timer.py) and are delivered in the same way.
 """
@@ -174,7 +174,7 @@ class DelayService:
                 level.next = end if not lost or self._redelivered(level, lost) else lost[0]
 
     def _redelivered(self, level: _Level, lost: list[int]) -> bool:
-        """Deliver parked messages at a start. False when the disk refuses: they, and those behind them, are delivered when due."""
+        """Deliver parked messages at a start. False when the disk refuses: they and later ones are then delivered when due."""
         try:
             for offset in lost:
                 unit = self._store.units(SCHEDULE_TOPIC, level.queue_id, offset, 1)[0]
@@ -301,7 +301,7 @@ class DelayService:
         return placed
 
     def waits(self, parked: ReceivedMessage) -> bool:
-        """Tell whether a parked message has not been delivered yet."""
+        """Return whether a parked message has not been delivered yet."""
         level = self._levels.get(parked.queue_id)
         return level is not None and parked.queue_offset >= level.next
 

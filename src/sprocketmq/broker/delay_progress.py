@@ -1,7 +1,7 @@
-"""How far delayed messages are delivered, as ``delayOffset.json`` and ``timers.json`` hold it.
+"""The progress of delayed messages, as stored in ``delayOffset.json`` and ``timers.json``.
 
-The files may not be ahead of the disk: after a crash a broker would skip messages whose delivered copies are gone from the log. Progress is
-therefore saved with the end of the log that it refers to, once the log is flushed up to there.
+The files must not be ahead of the disk: after a crash a broker would skip messages whose delivered copies are gone from the log. Progress
+is therefore saved with the end of the log that it refers to, once the log is flushed up to there.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _Trees = tuple[dict[str, Any], dict[str, Any]]
 
 
 class DelayProgress:
-    """What both files are to hold. ``offsets`` returns how many messages of each level were delivered, and how many parked."""
+    """The content of both files. ``offsets`` returns how many messages of each level were delivered, and how many parked."""
 
     def __init__(self, store: MessageStore, timers: Timers, offsets: Callable[[], dict[int, tuple[int, int]]], clock: Clock) -> None:
         self.changed = False
@@ -57,7 +57,7 @@ class DelayProgress:
         self._flushed = self._trees()
 
     def note(self) -> bool:
-        """Follow the flushes of the log, and tell whether there is new progress to save; called from time to time."""
+        """Take flushes of the log into account; return whether there is new progress to save. Called periodically."""
         fresh = self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting[0]["logOffset"]
         if fresh and self._waiting is not None:
             self._flushed, self._waiting = self._waiting, None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class FlushWorker(Protocol):
-    """Runs one job again and again, outside the event loop that asks for it."""
+    """Runs one job repeatedly, outside the event loop that requests it."""
 
     @property
     def alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""Flushing the log: one thread that flushes, when it does so, and who is notified: sends, readers, and replicas.
+"""Flushing the log: the thread that flushes, the times of flushes, and the notification of sends, readers and replicas.
 
 One flush is under way at a time; everything committed meanwhile is in the next one. With SYNC_FLUSH that makes a group commit: the more
 sends wait, the more share one flush. Queues and index are flushed from time to time (``settle``), in another thread. Keys that wait in
@@ -44,7 +44,7 @@ class Replicas(Protocol):
     """The slaves of a master, as its sends need them."""
 
     def wrote(self) -> None:
-        """Note that the log may have grown."""
+        """Record that the log may have grown."""
         ...
 
     def replicated(self, count: int) -> int:
@@ -52,7 +52,7 @@ class Replicas(Protocol):
         ...
 
     def in_sync(self, count: int) -> bool:
-        """Tell whether at least ``count`` slaves are close enough behind to be waited for."""
+        """Return whether at least ``count`` slaves are close enough behind to be waited for."""
         ...
 
 
@@ -138,7 +138,7 @@ class Flusher(Generic[_T]):
     # --- called by the sends ---
 
     def wrote(self) -> None:
-        """Note that the log may have grown: replicas get it, and it is flushed at once with SYNC_FLUSH, else after the interval."""
+        """Record that the log may have grown: replicas get it, and it is flushed at once with SYNC_FLUSH, else after the interval."""
         if self.replicas is not None:
             self.replicas.wrote()
         self.offered()
@@ -155,7 +155,7 @@ class Flusher(Generic[_T]):
         return self._store.commitlog_max_offset - self.flushed_end
 
     def admits(self, *, waits: bool) -> bool:
-        """Tell whether one more send is accepted; ``waits``: it will wait for disk or replicas."""
+        """Return whether one more send is accepted; ``waits``: it will wait for disk or replicas."""
         acks = self.acks
         end = self._store.commitlog_max_offset
         return acks.admits(end - self.flushed_end if acks.sync else 0, end, waits=waits)
@@ -176,7 +176,7 @@ class Flusher(Generic[_T]):
         return self._stopped is not None
 
     def wait(self, sends: list[_T]) -> None:
-        """Let the held sends of the last commit wait for disk and replicas, as the mode says.
+        """Hold the sends of the last commit until disk and replicas have them, depending on the mode.
 
         With replicas to be called after every commit, also without such sends: readers do not see it yet.
         """
@@ -211,7 +211,7 @@ class Flusher(Generic[_T]):
     # --- keys ---
 
     def offered(self) -> None:
-        """Note that keys may wait to be indexed: a slave offers them later than its log grows."""
+        """Record that keys may wait to be indexed: a slave offers them later than its log grows."""
         if self._index_timer is None:
             self._await_index()
 
@@ -262,7 +262,7 @@ class Flusher(Generic[_T]):
         self._loop.call_soon_threadsafe(self._done, end, error, self._clock.monotonic() - began)
 
     def _worker_ended(self, error: BaseException | None) -> None:
-        """React to the end of the worker, in its thread."""
+        """Handle the end of the worker, in its thread."""
         assert self._loop is not None
         tell = self._loop.call_soon_threadsafe
         try:
@@ -352,13 +352,13 @@ class Flusher(Generic[_T]):
         return self.replicas.replicated(wanted) if wanted and self.replicas is not None else 0
 
     def show(self) -> None:
-        """Let readers see as much of the log as ``acks`` allows now."""
+        """Make as much of the log visible to readers as ``acks`` allows now."""
         end = self.acks.visible(self._store.commitlog_max_offset, self.flushed_end, self._replicated)
         self._store.publish(end)
         self._published(end)
 
     def fail(self, error: SprocketError | None) -> None:
-        """Note that the store has failed, and answer everything that waits."""
+        """Record that the store has failed, and answer everything that waits."""
         if error is not None and not self.acks.failed:
             if isinstance(error, StoreFailed):
                 self._store.refuse(error.reason)

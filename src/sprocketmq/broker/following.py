@@ -1,4 +1,4 @@
-"""What a broker does as slave: it looks for its master, follows its log, copies its tables, and lets readers see what has arrived."""
+"""The slave side of a broker: it finds its master, follows its log, copies its tables, and makes received records visible to readers."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ class Following:
         )
 
     def start(self) -> None:
-        """Follow the master, once a nameserver has told where it is."""
+        """Follow the master as soon as a nameserver reports its address."""
         config = self._config
         self._offsets.follow()
         self._woken.clear()
@@ -123,14 +123,14 @@ class Following:
         self.follower.start()
 
     async def stop(self) -> None:
-        """Follow nobody any more; may be called twice."""
+        """Stop following; may be called twice."""
         if self.follower is not None:
             await self.follower.stop()
             self.follower = None
         await self.metadata.stop()
 
     async def _find(self) -> Master | None:
-        """Return where the master is. Raises SprocketError when it must not, or cannot, be followed."""
+        """Return the master's address. Raises SprocketError when it must not, or cannot, be followed."""
         role = self._role
         if self.looks:
             self._registrar.renew()  # the connection was lost: the nameserver may know another one
@@ -166,7 +166,7 @@ class Following:
         return master
 
     async def _refuse_older(self, former: str, epoch: int) -> None:
-        """Tell a master of an older epoch that it was replaced, as it did not hear of it, and raise RoleRefused."""
+        """Inform a master of an older epoch that it was replaced, and raise RoleRefused."""
         current = self._role.epoch
         try:
             await tell(self._outgoing, former, self.successor, current)
@@ -175,7 +175,7 @@ class Following:
         raise RoleRefused(f"the broker at {former} is master of epoch {epoch}, and epoch {current} has begun")
 
     def master_learned(self) -> None:
-        """Take note that a nameserver told of another master, or of none."""
+        """Record that a nameserver reported another master, or none."""
         if self.follower is not None:
             if self._role.master_ha_address:
                 self.follower.reconnect(f"its master is at {self._role.master_address} now")
@@ -190,7 +190,7 @@ class Following:
         flusher.wrote()
 
     def _dispatched(self) -> None:
-        """Let readers see records that were flushed before they were dispatched, and wake their pulls; have their keys indexed.
+        """Make records visible that were flushed before they were dispatched, wake their held pulls, and queue their keys for the index.
 
         The settings of a topic that is new in the log are asked for at once: the master may be lost any moment.
         """

@@ -4,7 +4,7 @@ from sprocketmq.clock import Clock
 
 
 class ForwardClock:
-    """Wall-clock milliseconds that never decrease: when the clock is set back, time goes on at the pace of the monotonic clock."""
+    """Wall-clock milliseconds that never decrease: when the clock is set back, time continues at the pace of the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,5 +21,5 @@ class ForwardClock:
         return self._ms
 
     def not_before(self, ms: int) -> None:
-        """Go on from ``ms`` when it is later."""
+        """Continue from ``ms`` if it is later."""
         self._ms = max(self._ms, ms)

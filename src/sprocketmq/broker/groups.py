@@ -85,7 +85,7 @@ class GroupTable:
         self._changed()
 
     def table(self) -> SubscriptionGroupTable:
-        """Return all groups as they go over the wire."""
+        """Return all groups in wire form."""
         return SubscriptionGroupTable(dict(self._groups), self._forbidden, self.data_version)
 
     def snapshot(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class GroupTable:
             raise GroupRefused(ResponseCode.INVALID_PARAMETER, f"retryQueueNums[{group.retry_queue_nums}] is outside 0..1024")
 
     def _attributes(self, group: SubscriptionGroupConfig) -> dict[str, str]:
-        """Return what a group has after its changes. Attributes as they are kept, without signs, change nothing."""
+        """Return a group's attributes after its changes. Attributes in stored form, without signs, change nothing."""
         known = self._groups.get(group.group_name)
         if known is not None and known.attributes == group.attributes:
             return group.attributes
@@ -159,7 +159,7 @@ class GroupTable:
         return True
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Tell whether an administrator lets a group read a topic."""
+        """Return whether an administrator lets a group read a topic."""
         topics = self._forbidden.get(group)
         return topics is None or max(topics.get(topic, 0), 0) & READ_BIT == 0
 
@@ -184,7 +184,7 @@ class GroupTable:
 
 
 class ForbiddingHandlers:
-    """Answer 353. ``told`` is called with a group and a topic that it may no longer read."""
+    """Answer 353. ``told`` is called with each group and topic that it may no longer read."""
 
     def __init__(self, groups: GroupTable, *, told: Callable[[str, str], None]) -> None:
         self._groups = groups

@@ -75,7 +75,7 @@ class HeldPulls:
             self._schedule(tick)
 
     def release(self, pull: Pull) -> None:
-        """Hold ``pull`` no longer; the caller answers it."""
+        """Stop holding ``pull``; the caller answers it."""
         pull.held = False
         waiting = pull.topic.held.get(pull.queue_id)
         if waiting is not None:
@@ -106,7 +106,7 @@ class HeldPulls:
                 self._schedule(min(self.deadlines))
 
     def expire(self) -> None:
-        """Answer the held pulls whose time is over."""
+        """Answer the held pulls whose deadline has passed."""
         now = self._clock.monotonic() / TICK_S
         for tick in [tick for tick in self.deadlines if tick <= now]:
             for pull in self.deadlines.pop(tick):
@@ -170,10 +170,10 @@ class HeldPulls:
             self._wake(pull)
 
     def offset_reset(self, group: str, topic: Topic, queue_id: int, offset: int) -> None:
-        """Tell the members that wait on a queue that their group goes on at ``offset``.
+        """Answer the held pulls of a group on a queue with ``offset``, where the group continues.
 
-        Several pulls may wait, as a former owner of the queue cannot take its pull back. None of them counts as told: the next pull is told
-        again.
+        Several pulls may wait, as a former owner of the queue cannot take its pull back. None of them counts as informed: the next pull is
+        answered like that again.
         """
         for pull in list(topic.held.get(queue_id, ())):
             if pull.group.group_name == group and pull.offset != offset:
@@ -181,7 +181,7 @@ class HeldPulls:
                 self._moved(pull, offset)
 
     def ends_at(self, topic: Topic, queue_id: int, end: int) -> None:
-        """Tell the members that wait behind the end of a queue, of which the former master had more, to go on at its end."""
+        """Answer pulls held beyond the end of a queue, which was longer on the former master: they continue at its end."""
         for pull in list(topic.held.get(queue_id, ())):
             if pull.offset > end:
                 self.release(pull)

@@ -90,7 +90,7 @@ def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
 
 
 def is_whole(record: memoryview) -> bool:
-    """Tell whether a record is a batch."""
+    """Return whether a record is a batch."""
     return Record(record, 0, len(record)).sys_flag & WHOLE == WHOLE
 
 

@@ -1,4 +1,4 @@
-"""What tools ask the members of a group through the broker: their state, and to consume a message (codes 223, 307, 309)."""
+"""Requests of tools that the broker forwards to members of a group: report state, consume a message (codes 223, 307, 309)."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ LOGIN_FIELDS = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 
 class MemberHandlers:
-    """Pass requests on to online members of a group, and their answers back."""
+    """Forwards requests to online members of a group, and returns their answers."""
 
     def __init__(self, clients: ClientRegistry, queries: QueryHandlers, background: Background) -> None:
         self._clients = clients
@@ -42,7 +42,7 @@ class MemberHandlers:
         return next((conn for conn, member in members if member.client_id == client_id), None)
 
     def consumer_status(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 223: where each member of a group is, by asking all of them, or one."""
+        """Answer 223: the position of each member of a group, by asking all of them, or one."""
         request = command.header(ConsumerStatusRequest)
         online = self._clients.consumers.get(request.group)
         if online is None:
@@ -69,12 +69,12 @@ class MemberHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
     def running_info(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 307: what a member says it is doing."""
+        """Answer 307: the state that a member reports."""
         request = command.header(RunningInfoRequest)
         self._pass_on(conn, command, request.consumer_group, request.client_id)
 
     def consume_directly(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 309: have a member consume a stored message now, and tell how that went."""
+        """Answer 309: ask a member to consume a stored message now, and return the outcome."""
         request = command.header(ConsumeDirectly)
         try:
             _, _, log_offset = parse_offset_msg_id(request.msg_id or "")

@@ -1,4 +1,4 @@
-"""Topics that come to life with their first message: their sends wait until the topic is on disk."""
+"""Topics that are created by their first message: its sends wait until the topic is on disk."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Consumer offsets: how far each group has read each queue (codes 14, 15 and 43)."""
+"""Consumer offsets: the position of each group in each queue (codes 14, 15 and 43)."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +75,7 @@ class OffsetTable:
         return self.data_version
 
     def wire(self) -> ConsumerOffsets:
-        """Return the table as it goes over the wire and into the file."""
+        """Return the table as sent over the wire and stored in the file."""
         groups: dict[str, list[str]] = {}
         for topic, group, _ in self:
             groups.setdefault(group, []).append(topic)
@@ -129,7 +129,7 @@ class OffsetTable:
             self.own, self._saved_own = self._saved_own, {}
 
     def lead(self, max_offset: Callable[[str, int], int]) -> None:
-        """Be the table that others copy; ``max_offset`` returns where a queue ends now, before anything new is stored."""
+        """Become the master's table; ``max_offset`` returns where a queue ends now, before anything new is stored."""
         self.own = None
         self.dirty = True
         for topic, group, queues in self:
@@ -159,7 +159,7 @@ class OffsetTable:
         return newer
 
     def handed_over(self, key: str, queue_id: int, offset: int) -> None:
-        """Note that the master has an offset, or that it has no such group."""
+        """Record that the master has an offset, or that it has no such group."""
         if self.own is not None and self.own.get((key, queue_id)) == offset:
             del self.own[key, queue_id]
             self.dirty = True
@@ -192,7 +192,7 @@ class OffsetTable:
         return None
 
     def settle(self, key: tuple[str, str, int]) -> None:
-        """Forget a reset that the member concerned knows of."""
+        """Forget a reset that its member has learned of."""
         self.resets.pop(key, None)
         self.ends.pop(key, None)
         self._told.discard(key)
@@ -203,7 +203,7 @@ class OffsetTable:
         return queues.get(queue_id) if queues else None
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember how far a group has pulled; shown to administrators, saved with the next commit."""
+        """Record how far a group has pulled; shown to administrators, saved with the next commit."""
         key = f"{topic}{SEPARATOR}{group}"
         queues = self._pulled.get(key)
         if queues is None:
@@ -312,7 +312,7 @@ class OffsetHandlers:
         conn.respond(command, code, remark=remark)
 
     def _reset_is_news(self, header: UpdateConsumerOffset) -> bool:
-        """Tell whether this comes from a member that has not been told of a reset yet. False when the group has no members."""
+        """Return whether this comes from a member that has not learned of a reset yet. False when the group has no members."""
         key = (header.consumer_group, header.topic, header.queue_id)
         if header.commit_offset > self._offsets.ends.get(key, header.commit_offset):
             return True

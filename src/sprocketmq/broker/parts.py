@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerParts(ABC):
-    """What a broker consists of; ``Broker`` opens, runs and closes it, and answers requests with it.
+    """The components of a broker; ``Broker`` opens, runs and closes them, and answers requests with them.
 
     ``role`` is what it is now: a promotion or a fencing changes it. ``port`` is the configured one before the start, then the one that it
     listens on. ``opened`` is true while the store is open, ``running`` while the broker takes traffic. ``failure`` is set, and
@@ -240,11 +240,11 @@ class BrokerParts(ABC):
 
     @abstractmethod
     def role_changed(self) -> None:
-        """Answer requests as the role says from now on."""
+        """Answer requests according to the role from now on."""
 
     @abstractmethod
     def may_send(self, conn: ServerConnection, topic: str) -> bool:
-        """Tell whether the user of a connection may send to a topic; everybody may without access control."""
+        """Return whether the user of a connection may send to a topic; everybody may without access control."""
 
     @property
     def address(self) -> str:

@@ -232,7 +232,7 @@ class PullHandlers:
     # --- messages on the disk ---
 
     def _wait_for_disk(self, pull: Pull) -> bool:
-        """Have another thread read what ``pull`` needs from the disk; False when it needs nothing, or has waited often enough."""
+        """Read what ``pull`` needs from the disk in another thread; False when it needs nothing, or has waited often enough."""
         if pull.condition is not None:
             units = messages_at_once(pull.condition)
         else:
@@ -254,7 +254,7 @@ class PullHandlers:
         return True
 
     def _loaded(self, pull: Pull) -> None:
-        """Answer a pull whose messages are cached now. Called for one pull in a turn of the loop."""
+        """Answer a pull whose messages are now cached. Called for one pull per turn of the loop."""
         try:
             if not self._wait_for_disk(pull):
                 self._read_or_hold(pull)
@@ -393,7 +393,7 @@ class PullHandlers:
     def _answer_moved(
         self, conn: ServerConnection, command: Command, topic: Topic, group: SubscriptionGroupConfig, queue_id: int, offset: int
     ) -> None:
-        """Tell a member that an administrator moved its group to ``offset``."""
+        """Answer a member with ``offset``, to which an administrator moved its group."""
         low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
         ext = _EXT % (MASTER_ID, offset, low, high, topic.config.topic_sys_flag, group.group_sys_flag)
         conn.respond(command, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")

@@ -303,7 +303,7 @@ class QueryHandlers:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
 
     def may_see(self, conn: ServerConnection, command: Command, topic: str, actions: frozenset[Action]) -> bool:
-        """Tell whether the user of a request may see a message of ``topic``, whatever topic the request names."""
+        """Return whether the user of a request may see a message of ``topic``, whatever topic the request names."""
         return self._allows is None or self._allows(conn, command, topic_context(topic, actions))
 
     def messages_at(self, log_offset: int, visible: Callable[[str], bool]) -> list[bytes | memoryview]:
@@ -354,7 +354,7 @@ class _Wanted:
     count: int
 
     def fits(self, entry: BatchEntry) -> bool:
-        """Tell whether a message of a batch has the key, id or tag."""
+        """Return whether a message of a batch has the key, id or tag."""
         unique, words, tag = keys_in(entry.properties)
         return self.key == tag if self.by_tag else self.key == unique or self.key in words
 

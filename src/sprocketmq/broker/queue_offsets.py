@@ -1,4 +1,4 @@
-"""Offsets of single queues: the first, the next, the one at a time (codes 29 to 32)."""
+"""Offsets of single queues: the first, the next, and those by store time (codes 29 to 32)."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from sprocketmq.storage.store import MessageStore
 
 
 class QueueOffsetHandlers:
-    """Answer where a queue begins and ends. A queue that the topic does not have answers as an empty one."""
+    """Answers requests for the bounds of queues. A queue that the topic does not have counts as empty."""
 
     def __init__(self, store: MessageStore, topics: TopicTable) -> None:
         self._store = store
@@ -62,7 +62,7 @@ class QueueOffsetHandlers:
 
 
 def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> int:
-    """Return the offset of the first message stored at a time or later, the end of the queue when there is none."""
+    """Return the offset of the first message stored at or after a time, the end of the queue when there is none."""
     offset = store.offset_by_time(topic, queue_id, time_ms)
     if topic not in store.batch_topics:
         return offset

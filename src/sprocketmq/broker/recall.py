@@ -43,7 +43,7 @@ class RecallHandlers:
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     def recall(self, conn: ServerConnection, command: Command) -> None:
-        """Take back a message; answered when that is as durable as a send. Whether the message still waits is not looked up."""
+        """Take back a message; answered when that is as durable as a send. Whether the message still waits is not checked."""
         header = command.header(RecallMessage)
         try:
             self._recall(conn, command, header)

@@ -1,4 +1,4 @@
-"""What the log says while a store is opened: progress every few seconds, then what was found."""
+"""Log lines while a store is opened: progress every few seconds, then the findings."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MAX_DAMAGED_LINES = 10
 
 
 class RecoveryProgress:
-    """Gets the bytes of log that were read and their total, as ``MessageStore.open`` passes them."""
+    """Receives the bytes of log that were read and their total, as ``MessageStore.open`` passes them."""
 
     def __init__(self, root: str, time: Callable[[], float]) -> None:
         self._root = root

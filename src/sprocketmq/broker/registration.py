@@ -5,7 +5,7 @@ each other, and messages would go to two stores. A broker therefore looks before
 registered and answers, it does not start, and one that runs already gives way to the other. Masters that replicate compare their epochs
 instead: the higher one registers, the other becomes its slave.
 
-A slave learns from the answers who its master is.
+A slave learns its master from the answers.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ CHECK_INTERVAL_S = 0.5
 class Registrar:
     """Register one broker at its nameservers, under the id of its ``role``.
 
-    ``table`` returns the topics to tell: all of them for None, else the given ones. ``missed`` is called before a nameserver that
-    missed a change is told everything: it advances the data version, as a nameserver skips a table whose version it knows.
+    ``table`` returns the topics to register: all of them for None, else the given ones. ``missed`` is called before a nameserver that
+    missed a change is sent everything: it advances the data version, as a nameserver skips a table whose version it knows.
     ``ha_address`` returns where this broker listens for slaves, "" when it does not. ``outranks`` tells of another live master's address
     whether this master has the higher epoch; None when the epochs do not decide, or both are slaves. ``outranked`` is called when a
     running master finds one with a higher epoch, ``give_up_id`` when another live broker has this one's id: True when it has another one
@@ -105,12 +105,12 @@ class Registrar:
         return await self._refuse_rivals(self._nameservers)
 
     async def register(self) -> None:
-        """Register everything everywhere now: the role has changed."""
+        """Register everything at all nameservers now: the role has changed."""
         if self._started:
             await self._tell(None, self._nameservers)
 
     def renew(self) -> None:
-        """Register everything everywhere within half a second: nameservers may know more of the master than this broker, or less."""
+        """Register everything at all nameservers within half a second: they may know more about the master than this broker, or less."""
         self._full_at = 0.0
 
     async def free_id(self, *preferred: int) -> int:
@@ -138,7 +138,7 @@ class Registrar:
         return ""
 
     async def route_of(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic as a nameserver has it; None when none has it, or none answers."""
+        """Return the route of a topic at the first nameserver that has one; None when none has it, or none answers."""
         for nameserver in self._nameservers:
             try:
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
@@ -195,7 +195,7 @@ class Registrar:
     def announce(self, topics: list[TopicConfig]) -> "asyncio.Task[None] | None":
         """Send changed topics to every nameserver; changes made meanwhile travel together.
 
-        Returns the task that ends when all reachable nameservers have answered, or None when there is nobody to tell yet.
+        Returns the task that ends when all reachable nameservers have answered, or None when there is no nameserver to inform yet.
         """
         if not self._started or not self._nameservers:
             return None  # the first registration tells everything
@@ -242,7 +242,7 @@ class Registrar:
         self._take_master([answer for answer in answers if answer is not None])
 
     def _take_master(self, answers: list[Command]) -> None:
-        """Take note of the master that nameservers told of; one that knows none counts when no other knows one."""
+        """Record the master that nameservers reported; the answer "none" counts only when no nameserver knows a master."""
         if not self._role.is_slave or not answers:
             return
         masters = [answer.header(RegisterBrokerResponse) for answer in answers]
@@ -309,7 +309,7 @@ class Registrar:
         return ""
 
     async def _may_register(self, nameserver: str) -> bool:
-        """Tell whether this broker may register at ``nameserver``; log when another live broker has its name, and when it no longer has."""
+        """Return whether this broker may register at ``nameserver``; log when another live broker takes or gives up its name."""
         rival = await self._rival(nameserver)
         before = self._rivals.get(nameserver)
         if rival is not None and self._outranks is not None and (outranks := await self._outranks(rival)) is not None:
@@ -360,7 +360,7 @@ class Registrar:
 
 
 async def _is_live(outgoing: Outgoing, address: str, broker_name: str) -> bool:
-    """Tell whether a broker of that name answers at ``address``: the port of a dead broker may belong to another one now."""
+    """Return whether a broker of that name answers at ``address``: the port of a dead broker may belong to another one now."""
     pool = outgoing.pool("broker")
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):

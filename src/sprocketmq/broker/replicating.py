@@ -1,9 +1,9 @@
-"""What a broker does in its role: as master it serves slaves, as slave it follows; and the change from one role to the other.
+"""The role of a broker: a master serves slaves, a slave follows its master; and the changes between the two roles.
 
 ::
 
     start     ---> lead(): epoch, listener for slaves        or follow(): replica, follower, metadata of the master
-    promotion      the former master and other slaves are told; follower and metadata stop, the log is cut to whole records, a new
+    promotion      the former master and other slaves are informed; follower and metadata stop, the log is cut to whole records, a new
                    epoch begins, delayed messages go on, registration
     fencing        at once nothing is acknowledged; then no slaves, no delayed messages; the broker's log becomes a replica; registration
 
@@ -62,9 +62,9 @@ CLIENT_TIMEOUT_S = 3.0
 
 
 class Replication:
-    """The role of one broker and what follows from it.
+    """The role of one broker, and the components that the role requires.
 
-    ``changed`` is called when the role is another one, ``progress_taken`` when there is progress of delayed messages to be saved,
+    ``changed`` is called when the role has changed, ``progress_taken`` when there is progress of delayed messages to be saved,
     ``failed`` when the disk failed.
     """
 
@@ -156,14 +156,14 @@ class Replication:
 
     @property
     def ha_address(self) -> str:
-        """The ``host:port`` on which this broker listens for slaves, "" when it does not."""
+        """The ``host:port`` on which this broker listens for slaves, "" when it does not listen."""
         if self.master is None:
             return ""
         return format_address(parse_address(self._address())[0], self.master.port)
 
     @property
     def follower(self) -> Follower | None:
-        """What follows the master; None when this broker is the master."""
+        """The follower of the master; None when this broker is the master."""
         return self.following.follower
 
     @property
@@ -192,26 +192,26 @@ class Replication:
     # --- start and stop ---
 
     def load_role(self) -> None:
-        """Take the role that the broker had last, before its store is open. Blocks. Raises ConfigError."""
+        """Load the role that the broker had last, before its store is open. Blocks. Raises ConfigError."""
         if self.replicates:
             self._role_file.load(self._role)
             self._store.epochs.load(1 << 62)
 
     async def join(self) -> None:
-        """Be a slave from the start: the nameservers know a live master with a higher epoch."""
+        """Start as a slave: the nameservers know a live master with a higher epoch."""
         await self._start_as_slave("another broker is master with a higher epoch")
 
     @property
     def has_given_id(self) -> bool:
-        """Whether this broker is a slave with an id that it was given when it was fenced."""
+        """Whether this broker is a slave with an id that was assigned when it was fenced."""
         return self._role.is_slave and self._role.broker_id != self._config.broker_id
 
     async def take_free_id(self) -> None:
-        """Start with another id: the one that this broker was given went to another slave while it was away."""
+        """Start with another id: the assigned one was taken by another slave while this broker was down."""
         await self._start_as_slave(f"another broker has id {self._role.broker_id} now")
 
     async def give_up_id(self) -> bool:
-        """Take another id while running when this one was given, as another slave has it now; False when it is the configured one."""
+        """Take another id while running, as another slave has this one now; False when the id is the configured one, which is kept."""
         if not self.has_given_id:
             return False
         role, before = self._role, self._role.broker_id
@@ -237,7 +237,7 @@ class Replication:
             epochs.begin(max(epochs.following, self._role.epoch + 1), report.sound_end)
 
     async def start(self) -> None:
-        """Do what the role asks for; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""
+        """Start what the role requires; the store is open, and the broker listens. Raises PortInUse or ConfigError for the HA port."""
         role = self._role
         if role.is_slave:
             self.following.start()
@@ -275,7 +275,7 @@ class Replication:
             await asyncio.sleep(SETTLE_POLL_S)
 
     async def stop(self) -> None:
-        """Neither serve slaves nor follow any more; may be called twice."""
+        """Stop serving slaves, or following; may be called twice."""
         self._stopped = True
         await self.following.stop()
         if self.master is not None:
@@ -310,7 +310,7 @@ class Replication:
         self.master = self._flusher.replicas = master
 
     def _wait_for_replicas(self) -> None:
-        """Let sends and readers wait for slaves, as the role says."""
+        """Make sends and readers wait for slaves where the role requires it."""
         is_sync = self._role.role is Role.SYNC_MASTER
         acks = self._flusher.acks
         acks.replicas = self._role.copies - 1 if is_sync else 0
@@ -320,7 +320,7 @@ class Replication:
     # --- changes ---
 
     async def promote(self, epoch: int) -> None:
-        """Be the master from ``epoch`` on; registered when this returns. Raises SprocketError when the disk refuses."""
+        """Become the master from ``epoch`` on; registered when this returns. Raises SprocketError when the disk refuses."""
         async with self._changing:
             await self.may_change.wait()
             if self._stopped:
@@ -340,7 +340,7 @@ class Replication:
     async def _check_it_has_begun(self, former: str, *, frozen: bool) -> None:
         """Raise RoleRefused when nothing was copied here, unless the former master's log is empty as well.
 
-        The former master could not follow: its log and one that begins anew have no record in common, as those of strangers. While it is
+        The former master could not follow: its log has no record in common with one that begins anew. While it is
         not ``frozen``, a former master that answers may still send what it has.
         """
         if self._store.commitlog_max_offset:
@@ -355,11 +355,11 @@ class Replication:
         )
 
     async def _freeze(self, former: str, epoch: int) -> None:
-        """Let nobody acknowledge anything for the former master any more, and check that nothing acknowledged is missing here.
+        """Stop acknowledging on behalf of the former master, and check that nothing acknowledged is missing here.
 
-        A former master that answers stops first: what it has sent is still read. Then the other slaves leave it. Raises RoleRefused when
-        one of them has more of the same log or follows a newer epoch, or when no nameserver tells which there are: with their help the
-        former master could go on.
+        A former master that answers stops first: what it has sent is still read. Then the other slaves are detached. Raises RoleRefused
+        when one of them has more of the same log or follows a newer epoch, or when no nameserver lists the slaves: with their help the
+        former master could continue.
         """
         follower = self.follower
         try:
@@ -398,7 +398,7 @@ class Replication:
             )
 
     async def _leave(self, address: str, epoch: int) -> EpochCache | None:
-        """Let another slave leave the former master, and return its epochs and the end of its log; None when it does not tell."""
+        """Detach another slave from the former master; return its epochs and the end of its log, or None when it does not answer."""
         try:
             refusal = await tell(self._outgoing, address, self._address(), epoch, timeout_s=FREEZE_TIMEOUT_S)
         except SprocketError as e:
@@ -464,7 +464,7 @@ class Replication:
         event(log, logging.WARNING, "epoch_begun", server=self._name, epoch=epoch, log_end=self._store.commitlog_max_offset)
 
     def _deliver_delayed(self) -> None:
-        """Deliver what the former master has not, as far as its progress is known and the log here tells."""
+        """Deliver the delayed messages that the former master has not, as far as its progress is known from its tables and this log."""
         progress = self._delays.progress
         self._delays.take_timers(progress.timers_snapshot())
         self._delays.open(progress.snapshot())
@@ -473,7 +473,7 @@ class Replication:
         self._progress_taken()
 
     def step_down(self, master_address: str, epoch: int) -> None:
-        """Acknowledge nothing more from now on, and follow the master of ``epoch`` soon; ``master_address`` is "" while it is not known."""
+        """Stop acknowledging now, and follow the master of ``epoch`` soon; ``master_address`` is "" while it is unknown."""
         role = self._role
         was_master = not role.is_slave
         role.epoch = max(role.epoch, epoch)

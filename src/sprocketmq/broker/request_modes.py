@@ -1,4 +1,4 @@
-"""How groups read topics: by pulling or by popping, and with how many others a member shares its queues (``messageRequestMode.json``)."""
+"""The request modes of groups: pull or pop, and how many members share a queue (``messageRequestMode.json``)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ MAX_MODES = 100_000
 
 
 class RequestModeTable:
-    """The modes that were set, by topic and group; others pull, as in the reference. ``changed`` is called after each change."""
+    """The modes by topic and group; without one a group pulls, as in the reference. ``changed`` is called after each change."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
         self._changed = changed
@@ -26,7 +26,7 @@ class RequestModeTable:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another one."""
+        """Whether the limit is reached."""
         return sum(map(len, self._modes.values())) >= MAX_MODES
 
     def put(self, mode: RequestMode) -> None:
@@ -35,13 +35,13 @@ class RequestModeTable:
         self._changed()
 
     def replace(self, modes: MessageRequestModes) -> None:
-        """Take the table of the master."""
+        """Replace the table by the master's."""
         if modes.message_request_mode_map != self._modes:
             self._modes = modes.message_request_mode_map
             self._changed()
 
     def wire(self) -> MessageRequestModes:
-        """Return the table as it goes over the wire and into the file."""
+        """Return the table as sent over the wire and stored in the file."""
         return MessageRequestModes(self._modes)
 
     def snapshot(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which part of a broker answers which request."""
+"""The table of handlers: which part of a broker answers which request."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ Handler = Callable[[ServerConnection, Command], None]
 class RequestTable:
     """The handlers of a broker's requests by code. ``clients`` is told of connections that end.
 
-    ``server`` is the listener whose connections are counted, ``guard`` what requests pass, None without access control; ``take_settings``
+    ``server`` is the listener whose connections are counted, ``guard`` checks requests (None without access control); ``take_settings``
     applies a configuration that requests have changed.
     """
 

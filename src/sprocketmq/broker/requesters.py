@@ -1,4 +1,4 @@
-"""The connections of producers by client id: replies name their requester by it."""
+"""The connections of producers by client id, by which replies name their requester."""
 
 from sprocketmq.net.server import ServerConnection
 
@@ -11,7 +11,7 @@ class Requesters:
         self._ids: dict[ServerConnection, str] = {}
 
     def joined(self, conn: ServerConnection, client_id: str) -> None:
-        """Note that the producer ``client_id`` has sent a heartbeat on ``conn``."""
+        """Record that the producer ``client_id`` has sent a heartbeat on ``conn``."""
         known = self._ids.get(conn)
         if known == client_id:
             return

@@ -1,4 +1,4 @@
-"""Messages given back by consumers (CONSUMER_SEND_MSG_BACK, 36), and what becomes of those that fail too often.
+"""Messages given back by consumers (CONSUMER_SEND_MSG_BACK, 36): retries, and dead letters for those that fail too often.
 
 ::
 
@@ -7,8 +7,8 @@
                                                   %DLQ%group <--- after retryMaxTimes, or asked for at once
 
 A message of an inner batch is retried alone, as a plain record: ``originMsgId`` names it by its unique key. A copy points to the record it
-was made from, so a request that comes twice (its first answer was lost, the broker was killed) stores nothing the second time, as long
-as the table of copies (copies.py) knows of the first.
+was made from, so a repeated request (its first answer was lost, the broker was killed) stores nothing the second time, as long
+as the table of copies (copies.py) has the first.
 """
 
 import logging
@@ -59,7 +59,7 @@ _NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MA
 
 
 class RetryRules:
-    """Which group may retry how often, and where its messages go."""
+    """The retry limits of groups, and the topics of their retries and dead letters."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
@@ -235,7 +235,7 @@ class RetryHandlers:
             return None
 
     def _is_in_queue(self, topic: str, message: ReceivedMessage) -> bool:
-        """Tell whether a queue has a record, or will when it is on the disk: the log also has records of deleted topics."""
+        """Return whether a queue has a record, or will when it is on the disk: the log also has records of deleted topics."""
         if message.raw_topic != topic.encode():
             return False
         log_offset = message.commitlog_offset

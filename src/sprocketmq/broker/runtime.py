@@ -1,4 +1,4 @@
-"""What a broker reports about itself (28)."""
+"""The runtime information of a broker (28)."""
 
 from collections.abc import Callable
 from math import inf
@@ -31,7 +31,7 @@ COMMIT_CLASSES = (
 
 
 class RuntimeHandlers:
-    """Statistics, under the names that the reference's tools look for."""
+    """Statistics, under the names that the reference's tools expect."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RuntimeHandlers:
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
 
     def runtime_info(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 28: statistics as text, under the names tools look for."""
+        """Answer 28: statistics as text, under the names that tools expect."""
         conn.respond(command, ResponseCode.SUCCESS, body=RuntimeInfo(self.runtime_table()).encode())
 
     def runtime_table(self) -> dict[str, str]:
@@ -154,7 +154,7 @@ class RuntimeHandlers:
 
 
 def _classes(commit: Histogram) -> str:
-    """Return how many commits took how long, as the reference prints it: ``[<=0ms]:4 [0~10ms]:1 ``, ... up to ``[10s~]:0 ``."""
+    """Return the distribution of commit durations, as the reference prints it: ``[<=0ms]:4 [0~10ms]:1 ``, ... up to ``[10s~]:0 ``."""
     counts = dict.fromkeys((name for _, name in COMMIT_CLASSES), 0)
     for bound, count in zip((*commit.bounds, inf), commit.counts, strict=True):
         counts[next(name for upper, name in COMMIT_CLASSES if bound <= upper)] += count

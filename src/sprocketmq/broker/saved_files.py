@@ -23,7 +23,7 @@ from sprocketmq.storage.store import MessageStore
 
 
 class SavedFiles:
-    """The files of one broker, in ``config/`` of its store. A slave keeps the progress of delayed messages that its master has."""
+    """The files of one broker, in ``config/`` of its store. A slave keeps its master's progress of delayed messages."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SavedFiles:
         self._all = (self.topics, self.groups, self.modes, self.offsets, self.timers, self.delays, self.settings)
 
     def load(self, load_settings: Callable[[Mapping[Any, Any]], None]) -> None:
-        """Give the files' content to what they are saved from, settings to ``load_settings``. Blocks; the store is open.
+        """Load the files into their tables, settings by ``load_settings``. Blocks; the store is open.
 
         Raises ConfigError for a file that cannot be read, or has other content.
         """
@@ -103,7 +103,7 @@ class SavedFiles:
             self.save_delays()
 
     def save_delays(self) -> None:
-        """Save how far delayed messages are delivered, and which timed messages wait."""
+        """Save the progress of delayed messages, and which timed messages wait."""
         self.delays.touch()
         if self._delays.timers.used:
             self.timers.touch()

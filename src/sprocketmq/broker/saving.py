@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class SavedFile:
     """One file that follows a table in memory.
 
-    ``touch`` notes a change; the file is written soon, in a thread, with everything that has changed until then.
+    ``touch`` records a change; the file is written soon, in a thread, with everything that has changed until then.
     """
 
     def __init__(self, file: ConfigFile, snapshot: Callable[[], dict[Any, Any]], *, threads: Executor, background: Background) -> None:
@@ -31,7 +31,7 @@ class SavedFile:
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
         return self._file.path
 
     def load(self) -> dict[Any, Any] | None:
@@ -51,11 +51,11 @@ class SavedFile:
         return self._written < self._wanted
 
     def note(self) -> None:
-        """Note a change that may wait for the next ``touch`` or ``saved``."""
+        """Record a change that may wait for the next ``touch`` or ``saved``."""
         self._wanted += 1
 
     def touch(self) -> "asyncio.Task[None]":
-        """Note a change and return the task that ends when it is on disk.
+        """Record a change and return the task that ends when it is on disk.
 
         The task raises OSError when the file cannot be written; the next ``touch`` tries again.
         """

@@ -89,7 +89,7 @@ class SendHandlers:
         self._error_ext = staged.error_ext
 
     def listens_at(self, ip: str, store_host: bytes) -> None:
-        """Take note of the address records and message ids carry; called before the first send."""
+        """Record the address records and message ids carry; called before the first send."""
         self._ids = MessageIdFactory(ip)
         self._rules.host = ip
         self._staged.listens_at(store_host)

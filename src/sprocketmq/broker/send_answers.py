@@ -47,6 +47,6 @@ def _offsets_of(count: int) -> Struct:
 
 
 def json_text(value: str) -> bytes:
-    """Return a text as it stands between the quotes of a JSON string."""
+    """Return a text escaped for use between the quotes of a JSON string."""
     # Message ids are hex, but a client may send any text.
     return value.encode() if value.isalnum() else msgspec.json.encode(value)[1:-1]

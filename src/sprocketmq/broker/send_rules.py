@@ -1,4 +1,4 @@
-"""What a send may ask for: flags, properties, priorities, delays. One that breaks a rule is refused with the reference's code and text."""
+"""The rules for sends: flags, properties, priorities, delays. A violation is refused with the reference's code and text."""
 
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
@@ -58,7 +58,7 @@ DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a ba
 
 
 class SendRefused(FatalError):
-    """A send that is answered with an error code; nothing of it is stored."""
+    """A send to be answered with an error code; nothing of it is stored."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -69,7 +69,7 @@ class SendRefused(FatalError):
 class SendRules:
     """The rules of one broker for flags and properties of messages that are sent to it.
 
-    ``added_names`` are the properties that it adds to each message; ``too_large`` is the remark of a refusal for a size; ``host`` is its
+    ``added_names`` are the properties that it adds to each message; ``too_large`` is the remark for an oversized message; ``host`` is its
     address, which remarks name.
     """
 
@@ -110,7 +110,7 @@ class SendRules:
         return encode_properties(pairs).decode()
 
     def check_outer(self, properties: str) -> None:
-        """Raise SendRefused for a property on a batch's outer message that the broker sets itself, or does nothing about."""
+        """Raise SendRefused for a property on a batch's outer message that the broker sets itself or does not support."""
         if "INNER_" in properties or "LITE_TOPIC\x01" in properties:
             self._check_done(decode_properties(properties.encode()))
 
@@ -134,7 +134,7 @@ class SendRules:
     def placed(self, topic: Topic, queue_id: int, properties: str, times: int, *, batch: bool) -> tuple[int, str, bool]:
         """Return the queue of a message that may have a priority, its properties, and whether it is half of a transaction.
 
-        As in the reference a priority counts whatever the topic's message.type, comes before the queue that was asked for, and is dropped
+        As in the reference, a priority counts whatever the topic's message.type, overrides the requested queue, and is dropped
         from delayed messages and those with an ordering key; a batch stays in its queue.
         """
         pairs = decode_properties(properties.encode())

@@ -1,4 +1,4 @@
-"""The broker: opens, runs and closes what it consists of, and hands requests to their handlers."""
+"""The broker: opens, runs and closes its components, and dispatches requests to their handlers."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ class Broker(BrokerParts):
         return MetricsEndpoint(Collector(sources).pieces, name=f"broker {self.config.broker_name}")
 
     def role_changed(self) -> None:
-        """Answer requests as the role says from now on."""
+        """Answer requests according to the role from now on."""
         self._handlers = {**self._requests.handlers, **slave_refusals(self.role)} if self.role.is_slave else self._requests.handlers
         if not self.running:
             return
@@ -151,7 +151,7 @@ class Broker(BrokerParts):
             raise
 
     async def _opened_whatever_happens(self, opening: "asyncio.Future[None]") -> None:
-        """Wait until the store is open, even when the start is cancelled: the thread goes on, and what it opens has to be closed again."""
+        """Wait until the store is open, even when the start is cancelled: the thread continues, and what it opens has to be closed."""
         try:
             await settled(opening)
         except asyncio.CancelledError:
@@ -178,7 +178,7 @@ class Broker(BrokerParts):
         remember(self.copies, self.store, self.topics, self.offsets, self.delays)
 
     def _match_queue_kinds(self) -> None:
-        """Make the topic table agree with the store on which topics have batch queues: the store is right, as it has the messages."""
+        """Make the topic table agree with the store on which topics have batch queues: the store decides, as it has the messages."""
         for topic in self.topics:
             if topic.batch_queues:
                 self.store.declare_batch_topic(topic.name)
@@ -208,7 +208,7 @@ class Broker(BrokerParts):
     async def stop(self) -> None:
         """Unregister, close all connections, save and flush everything, close the store; may be called twice.
 
-        Raises StoreFailed when the last flush fails, unless ``failure`` told of it already.
+        Raises StoreFailed when the last flush fails, unless ``failure`` already reported it.
         """
         await self._shut()
 
@@ -244,7 +244,7 @@ class Broker(BrokerParts):
             self.threads.shutdown(wait=True)
 
     async def abort(self) -> None:
-        """Stop as a killed process does: nothing is saved, flushed or unregistered. For tests of recovery."""
+        """Stop like a killed process: nothing is saved, flushed or unregistered. For tests of recovery."""
         self.running = self.opened = False
         await self.cleaning.stop()
         await self.background.close()
@@ -293,7 +293,7 @@ class Broker(BrokerParts):
             await asyncio.sleep(0)
 
     def expire_clients(self) -> None:
-        """Close connections of clients that stopped sending heartbeats, and drop locks that ran out."""
+        """Close connections of clients that stopped sending heartbeats, and drop expired locks."""
         for conn in self.clients.expire():
             conn.close("no heartbeat")
         self.topics.event_log.sweep()
@@ -326,11 +326,11 @@ class Broker(BrokerParts):
     # --- from the guard ---
 
     def may_send(self, conn: ServerConnection, topic: str) -> bool:
-        """Tell whether the user of a connection may send to a topic; everybody may without access control."""
+        """Return whether the user of a connection may send to a topic; everybody may without access control."""
         return self.guard is None or self.guard.allows_user(conn, topic_context(topic, PUB))
 
     def _users_changed(self, names: set[str]) -> None:
-        """Refuse the waiting pulls of users who may no longer make them; those who are no users any more leave their groups."""
+        """Refuse the waiting pulls of users who no longer have the right; removed users leave their groups."""
         guard = self.guard
         if guard is None or not self.running:
             return

@@ -45,7 +45,7 @@ class Room(Protocol):
     refusal: str
 
     def disk_refused(self, error: BaseException) -> None:
-        """Note that a write failed."""
+        """Record that a write failed."""
         ...
 
 
@@ -54,7 +54,7 @@ _TOLD_HOW_SAFELY = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE
 
 
 class Stored(NamedTuple):
-    """A send that is written and waits for disk or replicas: connection, request, the fields of the answer, if any, and since when."""
+    """A send that is written and waits for disk or replicas: connection, request, the fields of the answer, if any, and its start time."""
 
     conn: ServerConnection
     command: Command
@@ -109,11 +109,11 @@ class StagedSends:
         return self._answers.timed(queue_id, uniq, log_offset, queue_offset, handle)
 
     def listens_at(self, store_host: bytes) -> None:
-        """Take note of the address message ids carry; called before the first send."""
+        """Record the address message ids carry; called before the first send."""
         self._answers = SendAnswers(self._region, store_host)
 
     def finish(self) -> None:
-        """Commit what is staged and answer what need not wait; with one error for all when the store cannot write."""
+        """Commit what is staged and answer what need not wait; all with one error when the store cannot write."""
         staged = self.sends
         if not staged:
             return
@@ -208,7 +208,7 @@ class StagedSends:
         self.busy_until = 0.0
 
     def check_takes(self) -> bool:
-        """Tell whether what is staged now is answered later than its commit. Raises SendRefused when nothing may be staged."""
+        """Return whether the messages staged now are answered after their commit. Raises SendRefused when nothing may be staged."""
         if self.busy_until or self.closing or not self._room.writable:
             self.refuse_for_now()
         if self.waits and not self._flusher.admits(waits=True):
@@ -240,7 +240,7 @@ class StagedSends:
             self._acks.hold()
 
     def committed(self, arrivals: list[Arrival], size: int, timed: int) -> None:
-        """Take note of messages of ``size`` bytes that the broker itself committed; the last ``timed`` of them were for a certain time."""
+        """Record messages of ``size`` bytes that the broker itself committed; the last ``timed`` of them have a delivery time."""
         self._flusher.wrote()
         counters = self._counters
         counters.put_messages += len(arrivals)
@@ -259,7 +259,7 @@ class StagedSends:
         self._wake(arrivals)
 
     def stored(self, topic: Topic, queue_id: int, tag: int, size: int, message_type: str) -> None:
-        """Take note of a message of ``size`` bytes that the broker itself committed."""
+        """Record a message of ``size`` bytes that the broker itself committed."""
         self._flusher.wrote()
         self._counters.put_messages += 1
         self._counters.put_bytes += size
@@ -278,7 +278,7 @@ class StagedSends:
                 self._arrivals.arrived(topic, queue_id, tag)
 
     def answer(self, sends: list[Stored], code: int) -> None:
-        """Answer sends that have waited, with the code that ``acks.py`` gives them."""
+        """Answer sends that have waited, with the code from ``acks.py``."""
         if code == LOST:
             self._counters.put_failed += len(sends)
             cause = "the disk failed, or this broker is no longer the master: whether the message is stored is unknown"
@@ -294,12 +294,12 @@ class StagedSends:
             conn.respond(command, code if told else STORED, ext=ext, since=since)
 
     def mode_changed(self) -> None:
-        """Take note that ``acks`` waits for something else than before, and the store may hold back."""
+        """Record that ``acks`` waits for another condition than before, and that the store may defer the visibility of commits."""
         self.waits = self._acks.waits
         self._arrivals.mode_changed()
 
     def give_up(self) -> None:
-        """Answer what is staged with an error, and store nothing of it: this broker is no longer the master."""
+        """Answer everything staged with an error and store nothing of it: this broker is no longer the master."""
         staged, self.sends = self.sends, []
         self._store.discard()
         self._acks.release(sum(one[-1] for one in staged))
@@ -307,12 +307,12 @@ class StagedSends:
             self.unavailable(conn, command, FatalError("this broker is no longer the master"))
 
     def close(self) -> None:
-        """Commit what is staged, and take nothing more."""
+        """Commit what is staged, and accept nothing more."""
         self.finish()
         self.closing = True
 
     def busy_ms(self) -> int:
-        """Return how long the write took after which sends are refused at the moment; 0 when they are not."""
+        """Return the duration of the slow write after which sends are refused now; 0 when they are not."""
         return round(self._slow_took_s * 1000) if self.busy_until > self._counters.now() else 0
 
     def _note_slow(self, took_s: float) -> None:

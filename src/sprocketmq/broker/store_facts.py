@@ -1,4 +1,4 @@
-"""What a broker tells about its store beyond the reference's runtime information (28), for tools that show when messages expire.
+"""Facts about the store beyond the reference's runtime information (28), for tools that show when messages expire.
 
 ::
 

@@ -1,7 +1,7 @@
-"""Timed messages, those with a delivery time of their own: which ones wait, and which have been delivered.
+"""Timed messages (those with a delivery time of their own): which ones wait, and which have been delivered.
 
 They are parked in one queue in the order they were sent, and become due in any order. A heap in memory has the delivery time and the queue
-offset of each one that waits. A bit for each message from the oldest waiting one on says whether it was delivered; ``config/timers.json``
+offset of each waiting message. A bit for each message from the oldest waiting one on is set once it is delivered; ``config/timers.json``
 keeps the bits::
 
     queue offsets    ... base                                end
@@ -107,7 +107,7 @@ class Timers:
 
     @property
     def used(self) -> bool:
-        """Whether there ever was a timed message."""
+        """Whether there has ever been a timed message."""
         return self._store.max_offset(TIMER_TOPIC, 0) > 0
 
     @property
@@ -154,11 +154,11 @@ class Timers:
     # --- recalled messages ---
 
     def recall(self, topic: str, uniq_key: str) -> None:
-        """Note that a marker is stored for a message."""
+        """Record that a marker is stored for a message."""
         self._recalled.add((topic, uniq_key))
 
     def is_recalled(self, topic: str, uniq_key: str) -> bool:
-        """Tell whether a message was recalled."""
+        """Return whether a message was recalled."""
         return (topic, uniq_key) in self._recalled
 
     def forget_recall(self, recalled: tuple[str, str]) -> None:
@@ -168,7 +168,7 @@ class Timers:
     # --- delivered messages ---
 
     def mark(self, offset: int) -> None:
-        """Note that the message at ``offset`` was delivered."""
+        """Record that the message at ``offset`` was delivered."""
         at = offset - self._base
         if at >= 0:
             if at >= len(self._bits) * 8:
@@ -198,7 +198,7 @@ def recalled_by(message: ReceivedMessage) -> tuple[str, str] | None:
 
 
 def named(message: ReceivedMessage) -> tuple[str, str]:
-    """Return the topic and the unique key of a parked message, as recalls name it."""
+    """Return the topic and the unique key of a parked message, by which recalls name it."""
     raw = message.raw_properties
     return _text(find_property(raw, REAL_TOPIC.encode())), _text(find_property(raw, UNIQ_KEY.encode()))
 

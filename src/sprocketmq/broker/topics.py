@@ -65,7 +65,7 @@ class TopicRefused(FatalError):
 
 
 class Topic:
-    """One topic as the hot paths see it: its limits as plain attributes, and the pulls that wait on its queues.
+    """One topic for the hot paths: its limits as plain attributes, and the pulls that wait on its queues.
 
     ``refusal`` is None when clients may send to it, else the ``(code, remark)`` to answer with. ``batch_queues`` says that its queues
     are batch queues, ``retry_group`` whose retry topic it is.
@@ -95,7 +95,7 @@ class Topic:
         self.take(config, permission)
 
     def take(self, config: TopicConfig, permission: int) -> None:
-        """Adopt a changed configuration, and what the broker permits; waiting pulls stay."""
+        """Adopt a changed configuration, limited by the broker's permission; waiting pulls stay."""
         self.config = config
         self.name = config.topic_name
         self.retry_group = self.name.removeprefix(RETRY_PREFIX) if self.name.startswith(RETRY_PREFIX) else None
@@ -161,7 +161,7 @@ class TopicTable:
     """All topics by name, with the data version nameservers compare.
 
     ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
-    ``declare`` is called with the name of each new topic of batch queues before it is there, and may refuse it with an error.
+    ``declare`` is called with the name of each new topic of batch queues before it exists, and may refuse it with an error.
     ``trace_topic`` names the topic of message traces, which is then the broker's own.
     """
 
@@ -213,7 +213,7 @@ class TopicTable:
             topic.take(config, self.permission)
 
     def _record(self, configs: list[TopicConfig]) -> None:
-        """Take new and changed topics, all or none. Raises TopicRefused."""
+        """Add new and changed topics, all or none. Raises TopicRefused."""
         new = [config for config in configs if config.topic_name not in self._topics]
         if new and len(self._topics) + len(new) > MAX_TOPICS:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_TOPICS} topics, its limit")
@@ -231,7 +231,7 @@ class TopicTable:
     # --- what the broker permits ---
 
     def let_sends_create(self, allowed: bool) -> None:
-        """Let sends create topics, after the template topic, or stop that. The template stays."""
+        """Allow or forbid sends to create topics from the template topic, which is kept either way."""
         self.auto_create = allowed
         if allowed and DEFAULT_TOPIC not in self._topics:
             queues = self._default_queues
@@ -239,14 +239,14 @@ class TopicTable:
             self._put(TopicConfig(topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues, perm=perm))
 
     def permit(self, permission: int) -> None:
-        """Change what clients may do, the sum of 2 (write) and 4 (read), and advance the data version: nameservers tell clients."""
+        """Change the broker's permission, the sum of 2 (write) and 4 (read), and advance the data version, so that clients learn of it."""
         self.permission = permission
         for topic in self:
             topic.take(topic.config, permission)
         self.bump_version()
 
     def registration(self, configs: list[TopicConfig] | None = None) -> TopicConfigTable:
-        """Return all topics, or ``configs`` only, as nameservers get them: without the permissions that the broker lacks."""
+        """Return all topics, or ``configs`` only, for nameservers: without the permissions that the broker lacks."""
         table = self.wrapper(configs)
         if self.permission != READ_WRITE:
             allowed = self.permission | PERM_INHERIT
@@ -264,12 +264,12 @@ class TopicTable:
         self.data_version = table.data_version
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what topics.json holds."""
+        """Return the content for topics.json."""
         tree = msgspec.to_builtins(self.wrapper())
         return {"dataVersion": tree["dataVersion"], "topicConfigTable": tree["topicConfigTable"]}
 
     def wrapper(self, configs: list[TopicConfig] | None = None) -> TopicConfigTable:
-        """Return all topics, or ``configs`` only, as they go over the wire."""
+        """Return all topics, or ``configs`` only, in wire form."""
         chosen = [topic.config for topic in self] if configs is None else configs
         return TopicConfigTable({config.topic_name: config for config in chosen}, self.data_version, self.data_version)
 
@@ -302,7 +302,7 @@ class TopicTable:
     # --- changes ---
 
     def request_for(self, config: TopicConfig) -> CreateTopic:
-        """Return the request to make a topic look like an entry of a list. Attributes may have their signs, or be those the topic has."""
+        """Return the request that makes a topic equal to an entry of a list, whose attributes are signed changes or the topic's own."""
         known = self.get(config.topic_name)
         has = known.config.attributes if known is not None else NO_ATTRIBUTES
         changes = [(key, value) for key, value in config.attributes.items() if has.get(key) != value]

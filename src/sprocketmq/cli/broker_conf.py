@@ -42,7 +42,7 @@ class Given(NamedTuple):
 
 
 def is_broker_conf(path: Path, text: str) -> bool:
-    """Tell whether a configuration file is one of Apache's rather than TOML.
+    """Return whether a configuration file is one of Apache's rather than TOML.
 
     ``.toml`` is TOML. Anything else is Apache's if it has one of its names, or if it is no TOML and is called ``.conf`` or ``.properties``.
     """
@@ -89,7 +89,7 @@ def read_broker_conf(text: str, source: str, *, for_namesrv: bool = False) -> li
 
 
 def is_known(key: str) -> bool:
-    """Tell whether ``key`` is the name of a setting of Apache's."""
+    """Return whether ``key`` is the name of a setting of Apache's."""
     return key in SETTINGS or key in FIXED or key in REFUSED or key in SPECIAL
 
 

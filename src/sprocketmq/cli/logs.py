@@ -261,7 +261,7 @@ class LogWriter(logging.Handler):
         return True
 
     def _tell(self) -> None:
-        """Say how many lines were dropped, now that lines are written again."""
+        """Report how many lines were dropped, now that lines are written again."""
         self._told = SYSTEM_CLOCK.monotonic()
         with self.lock or contextlib.nullcontext():
             count, self._unsaid = self._unsaid, 0

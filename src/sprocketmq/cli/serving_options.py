@@ -187,7 +187,7 @@ def _take_own_address(settings: Settings) -> None:
 
 
 def _is_here(host: str) -> bool:
-    """Tell whether ``host`` is an address of this machine: only then a socket can be bound to it."""
+    """Return whether ``host`` is an address of this machine: only then a socket can be bound to it."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,4 +1,4 @@
-"""Brokers that cannot be reached, whose slaves are read meanwhile, and the way back (docs/internals/requests.md#reading-from-slaves)."""
+"""Unreachable brokers: reading from their slaves meanwhile, and returning to them (docs/internals/requests.md#reading-from-slaves)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,7 +20,7 @@ class AwayBrokers:
 
     A route names those of its addresses in ``Route.away``, so that the next request goes to another broker of the name. Each is tried
     again every second. Topics that are read while a route has no master at all are looked up as often, and so is one topic of each broker
-    whose master is away or unknown: a new one is to know this client soon, as it may have questions about transactions.
+    whose master is away or unknown: a new master should know this client soon, as it may check transactions.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class AwayBrokers:
             self._look()
 
     def look_for_masters(self, route: Route) -> None:
-        """Look up again and again a new route that lacks masters."""
+        """Look up a new route that lacks masters at intervals until it has them."""
         if route.masterless:
             self._look()
 
     def marked(self, route: Route) -> Route:
-        """Return ``route`` with those of its addresses that are away."""
+        """Return ``route`` with ``away`` set to the addresses that do not accept connections."""
         away = self._addresses.intersection(address for brokers in route.addresses.values() for address in brokers.values())
         return route if away == route.away else replace(route, away=frozenset(away))
 

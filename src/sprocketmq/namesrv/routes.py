@@ -141,7 +141,7 @@ class RouteTables:
             del self._topics[topic]
 
     def heard(self, cluster: str, address: str, now: float) -> bool:
-        """Note that a broker is alive; False when it is not registered."""
+        """Record that a broker is alive; False when it is not registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False

@@ -40,7 +40,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches ``host``."""
+    """Return whether only this machine reaches ``host``."""
     try:
         return ip_address(host.strip("[]").partition("%")[0]).is_loopback
     except ValueError:
@@ -48,7 +48,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether ``host`` means all addresses of the machine: one can listen on it, but not connect to it."""
+    """Return whether ``host`` stands for all addresses of the machine: a server can listen on it, but no client can connect to it."""
     if host in ("", "*"):
         return True
     try:

@@ -55,7 +55,7 @@ class Receiver(Protocol):
     """
 
     def done(self) -> bool:
-        """Tell whether the outcome is no longer wanted."""
+        """Return whether the outcome is no longer wanted."""
         ...
 
     def set_result(self, result: Command, /) -> None:

@@ -82,13 +82,13 @@ class KeptPorts:
                 self._sockets[name] = keep_port(host, port)
 
     def give_up(self, name: str) -> None:
-        """Let go of the port of a server that is back."""
+        """Stop holding the port of a server that has come back."""
         kept = self._sockets.pop(name, None)
         if kept is not None:
             kept.close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Stop holding all ports."""
         for name in list(self._sockets):
             self.give_up(name)
 

@@ -209,7 +209,7 @@ class Inbox(Generic[_T]):
         self._waking = False
 
     def put(self, item: _T, loop: asyncio.AbstractEventLoop) -> None:
-        """Have ``item`` taken on ``loop``, which is the same for all items. Raises ClientClosed when the loop has been closed."""
+        """Queue ``item`` for the consumer on ``loop``, the same loop for all items. Raises ClientClosed when the loop is closed."""
         self._items.append(item)
         if not self._waking:
             self._waking = True

@@ -50,7 +50,7 @@ class Newcomers(Generic[N]):
         return len(self._arrived)
 
     def add(self, link: N) -> None:
-        """Take note of a new connection."""
+        """Record a new connection."""
         loop = asyncio.get_running_loop()
         if len(self._arrived) >= self._limits.connections:
             self._close(next(iter(self._arrived)), f"{self._limits.connections} newer connections have not logged in either, the limit")

@@ -77,7 +77,7 @@ class Guard(Protocol):
     """Decides which requests reach the handler. No method may block; bodies are valid as for a ``Handler``."""
 
     def admits(self, conn: "ServerConnection", command: Command) -> bool:
-        """Tell whether ``command`` may be handled; when it may not, it has been answered, or the connection closed, already."""
+        """Return whether ``command`` may be handled; if not, it has already been answered or its connection closed."""
         ...
 
     def connected(self, conn: "ServerConnection") -> None: ...

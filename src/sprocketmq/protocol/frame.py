@@ -135,7 +135,7 @@ class FrameBuffer:
             self._receive.give(before)
 
     def received(self, count: int) -> list[Command]:
-        """Take note of ``count`` bytes written into the last ``get_buffer`` and return the commands they complete.
+        """Record ``count`` bytes written into the last ``get_buffer`` and return the commands they complete.
 
         Raises RemoteProtocolError for an impossible length or a header that does not parse; the connection is then beyond repair.
         Commands completed before the bad frame are attached to the error as ``commands``.

@@ -446,7 +446,7 @@ class RunningInfoRequest(msgspec.Struct, rename="camel"):
 
 
 class ConsumeDirectly(msgspec.Struct, rename="camel"):
-    """Have one member consume one message (309). The broker puts the stored message into the body when it passes this on."""
+    """Ask one member to consume one message (309). The broker adds the stored message as the body when it forwards the request."""
 
     consumer_group: str
     client_id: str | None = None

@@ -130,7 +130,7 @@ def check_tag(tag: str) -> str:
 
 
 def is_system_topic(name: str) -> bool:
-    """Tell whether ``name`` belongs to the broker itself."""
+    """Return whether ``name`` belongs to the broker itself."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 

@@ -100,7 +100,7 @@ def decode_properties(data: bytes | memoryview) -> dict[str, str]:
 
 
 def is_half(pairs: Mapping[str, str]) -> bool:
-    """Tell whether a message is half of a transaction: no consumer may see it before the transaction is committed."""
+    """Return whether a message is half of a transaction: no consumer may see it before the transaction is committed."""
     return pairs.get(TRAN_MSG, "").lower() == "true"
 
 

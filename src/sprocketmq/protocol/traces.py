@@ -275,7 +275,7 @@ def _records(text: str, msg_id: str | None) -> Iterator[TraceRecord]:
 
 
 def is_about(ids: str, msg_id: str) -> bool:
-    """Tell whether the id field of a record names a message. Apache's producers write all ids of a batch into one, with commas."""
+    """Return whether the id field of a record names a message. Apache's producers write all ids of a batch into one, with commas."""
     return ids == msg_id or ("," in ids and msg_id in ids.split(","))
 
 

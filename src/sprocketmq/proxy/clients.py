@@ -95,7 +95,7 @@ class Clients:
         return [client for client in self._clients.values() if client.identity.user == user]
 
     def seen(self, identity: Identity) -> KnownClient | None:
-        """Note that a client is there, and return it; None when its settings are not known."""
+        """Record that a client is there, and return it; None when its settings are not known."""
         client = self._clients.get(identity)
         if client is not None:
             client.seen = self._clock.monotonic()

@@ -172,7 +172,7 @@ class Front:
     # --- connections of clients ---
 
     def opened(self, client: _Client) -> None:
-        """Take note of a new connection."""
+        """Record a new connection."""
         self._connections[client.number] = client
         if self._newcomers is not None:
             self._newcomers.add(client)
@@ -208,7 +208,7 @@ class Front:
         return "" if client is None else client.address
 
     def admitted(self, peer: str) -> None:
-        """Take note that a call of that client had a login."""
+        """Record that a call of that client had a login."""
         client = self._connections.get(_number(peer))
         if client is not None and self._newcomers is not None:
             self._newcomers.discard(client)

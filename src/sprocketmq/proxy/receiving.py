@@ -106,7 +106,7 @@ class Receiver:
             try:
                 await self.change(upstream, group, topic, receipt, RELEASE_S)
             except SprocketError as e:
-                log.debug("a message of %s stays invisible until its time is over: %s", topic, e)
+                log.debug("a message of %s stays invisible until its invisible time has passed: %s", topic, e)
 
     async def acknowledge(self, upstream: Upstream, group: str, topic: str, receipt: Receipt) -> None:
         """Tell the broker that a message is done. Raises Refused when it has become visible again meanwhile."""

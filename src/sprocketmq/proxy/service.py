@@ -70,7 +70,7 @@ class Peers(Protocol):
         ...
 
     def admitted(self, peer: str) -> None:
-        """Take note that a call had a login."""
+        """Record that a call had a login."""
         ...
 
     def end(self, peer: str) -> None:
@@ -249,7 +249,7 @@ class MessagingService:
     # --- life of a client ---
 
     async def heartbeat(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
-        """Note that a client is there."""
+        """Record that a client is there."""
         self._known(caller)
         return MESSAGES["HeartbeatResponse"](status=OK)
 

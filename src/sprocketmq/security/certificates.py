@@ -80,7 +80,7 @@ def hosts_of(certificate: bytes) -> list[str]:
 
 
 def covers(hosts: Iterable[str], host: str) -> bool:
-    """Tell whether a certificate for ``hosts`` is one for ``host``; ``*.example.com`` stands for every name with one more label."""
+    """Return whether a certificate for ``hosts`` is one for ``host``; ``*.example.com`` stands for every name with one more label."""
     host = host.strip("[]").lower()
     _, dot, parent = host.partition(".")
     return any(one.lower() in (host, f"*.{parent}" if dot else host) for one in hosts)

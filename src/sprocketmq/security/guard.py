@@ -139,7 +139,7 @@ class SecurityGuard:
         """Nothing is kept for a connection."""
 
     def admits(self, conn: ServerConnection, command: Command) -> bool:
-        """Tell whether the handler may see a request; one that it may not is answered, or its connection closed, already."""
+        """Return whether the handler may see a request; one that it may not is answered, or its connection closed, already."""
         if conn.closed:
             return False
         try:
@@ -167,11 +167,11 @@ class SecurityGuard:
             return REFUSED
 
     def allows(self, conn: ServerConnection, command: Command, context: Context) -> bool:
-        """Tell whether the user of an admitted request may do something more, which shows only while it is handled."""
+        """Return whether the user of an admitted request may do something more, which shows only while it is handled."""
         return self._may(command.ext.get(ACCESS_KEY, ""), conn, context)
 
     def allows_user(self, conn: ServerConnection, context: Context) -> bool:
-        """Tell whether the user who made the last request on a connection may do something that the server does on its own."""
+        """Return whether the user who made the last request on a connection may do something that the server does on its own."""
         return self._may(conn.user or "", conn, context)
 
     def _may(self, username: str, conn: ServerConnection, context: Context) -> bool:

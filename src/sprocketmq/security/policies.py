@@ -79,7 +79,7 @@ class PolicyEntry:
         return str(self.pattern)
 
     def applies(self, actions: frozenset[Action], source: Address | None) -> bool:
-        """Tell whether it holds one of ``actions`` and is valid for a peer at ``source``."""
+        """Return whether it holds one of ``actions`` and is valid for a peer at ``source``."""
         if Action.ALL not in self.actions and actions.isdisjoint(self.actions):
             return False
         return not self.source_ips or (source is not None and any(source in network for network in self.networks))

@@ -86,7 +86,7 @@ class Values:
         return OptionError(name, problem, self.format)
 
     def given(self, name: str) -> bool:
-        """Tell whether the option is given."""
+        """Return whether the option is given."""
         return name.lower() in self._given
 
     def only_one_of(self, *names: str) -> str | None:

@@ -441,7 +441,7 @@ class Appender:
             self._staged_sends = []
 
     def publish(self, end: int) -> None:
-        """Let readers see what was committed up to log offset ``end``. Only needed while, or after, the store held back."""
+        """Make commits up to log offset ``end`` visible to readers. Only needed while, or after, the store defers visibility."""
         waiting = self._unpublished
         while waiting and waiting[0][0] <= end:
             _, queue, offset = waiting.popleft()
@@ -449,7 +449,7 @@ class Appender:
         self._published_end = max(self._published_end, min(end, self.committed[0]))
 
     def hold_back(self, wanted: bool) -> None:
-        """Let readers see later commits when they are published, or at once: then what is held back now is still to be published first.
+        """Defer the visibility of later commits until they are published, or make them visible at once; publish deferred ones first.
 
         Never holds back with ``read_uncommitted``.
         """
@@ -465,7 +465,7 @@ class Appender:
         return self._holds_back or bool(self._unpublished)
 
     def took(self, end: int, last_log_offset: int, last_ms: int, grown: Sequence[tuple[Queue, int]] = ()) -> None:
-        """Note that queues and index have the records up to log offset ``end``, which a replica received; the last one is given.
+        """Record that queues and index have the records up to log offset ``end``, which a replica received; the last one is given.
 
         ``grown`` are the queues with new units and what readers saw of each before: until ``publish`` they see no more.
         """
@@ -478,7 +478,7 @@ class Appender:
         self.committed = (end, last_log_offset, last_ms)
 
     def cut_back(self, end: int, last_log_offset: int, last_ms: int) -> None:
-        """Note that the log of a replica was cut at ``end``, and its queues."""
+        """Record that the log of a replica was cut at ``end``, and its queues."""
         kept = deque(waiting for waiting in self._unpublished if waiting[0] <= end)
         for queue in {id(queue): queue for log_offset, queue, _ in self._unpublished if log_offset > end}.values():
             if queue.committed > queue.visible:  # the cut is inside a commit, and some of it stays

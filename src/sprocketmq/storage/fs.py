@@ -168,7 +168,7 @@ class RealFile:
         return data
 
     def is_cached(self, offset: int) -> bool:
-        """Tell whether the byte at ``offset`` is in the page cache, without reading it from the disk; true where that cannot be told."""
+        """Return whether the byte at ``offset`` is in the page cache, without reading it from the disk; true where that cannot be told."""
         if _NO_WAIT == 0:
             return True
         try:
@@ -275,7 +275,7 @@ class RealFileSystem:
         os.replace(old, new)  # noqa: PTH105
 
     def exchange(self, one: str, other: str) -> bool:
-        """Let two files or directories take each other's names in one step; tell whether this system can. Raises OSError otherwise."""
+        """Exchange the names of two files or directories atomically; return whether this system can. Raises OSError otherwise."""
         import ctypes
 
         renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -342,7 +342,7 @@ def mapped_file_bytes() -> int:
 
 
 def resident(view: memoryview, begin: int, end: int) -> bool:
-    """Tell whether bytes ``[begin, end)`` of a mapping are in the page cache; true where the system cannot tell, and for other views."""
+    """Return whether bytes ``[begin, end)`` of a mapping are in the page cache; true where the system cannot tell, and for other views."""
     mapped = view.obj
     mincore = _mincore()
     if mincore is None or not isinstance(mapped, mmap.mmap) or begin >= end:
@@ -353,7 +353,7 @@ def resident(view: memoryview, begin: int, end: int) -> bool:
 
 
 def cached_part(file: File, begin: int, end: int) -> bool:
-    """Tell whether the first and the last byte of ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
+    """Return whether the first and the last byte of ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
     if not isinstance(file, RealFile):
         return True
     same_page = begin // mmap.PAGESIZE == (end - 1) // mmap.PAGESIZE

@@ -14,7 +14,7 @@ _FORMATS = {"h": ">i2", "i": ">i4", "I": ">u4", "q": ">i8"}
 
 
 def dtype_of(layout: Layout, *names: str) -> "np.dtype[Any]":
-    """Return the dtype of some fields of a layout, all without names. It ends behind the last field; raw bytes become opaque items."""
+    """Return the dtype of some fields of a layout, all without names. It ends after the last field; raw bytes become opaque items."""
     fields = [layout.fields[name] for name in names or layout.fields]
     return np.dtype(
         {

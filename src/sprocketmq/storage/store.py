@@ -204,7 +204,7 @@ class MessageStore:
             will_need(segment.view, file_pos, file_pos + count)
 
     def follow(self) -> Replica:
-        """Let this open store be a replica, which takes no messages of its own; what is staged is dropped. Staging raises StoreIsReplica.
+        """Turn this open store into a replica, which takes no messages of its own; drop staged messages. Staging raises StoreIsReplica.
 
         The same object while it is one. Raises FatalError when the store is not open.
         """
@@ -217,7 +217,7 @@ class MessageStore:
         return self._replica
 
     def lead(self) -> None:
-        """Let a replica take messages of its own again; nothing happens when the store is none.
+        """Turn a replica back into a store that takes messages of its own; no effect when the store is no replica.
 
         All complete records are dispatched, an incomplete one at the end is cut off, and the next message goes behind them. Begin an
         epoch at ``commitlog_max_offset`` (``epochs.begin``) before the first message is staged. Raises StoreWriteFailed or StoreFailed
@@ -273,7 +273,7 @@ class MessageStore:
         return unmap_in_steps(self._log)
 
     def declare_batch_topic(self, topic: str) -> None:
-        """Let the queues of a topic without messages be batch queues. Raises FatalError when it already has plain queues.
+        """Make the queues of a topic without messages batch queues. Raises FatalError when it already has plain queues.
 
         A replica derives plain queues again instead: a record may have come before the settings of its topic.
         """

@@ -36,7 +36,7 @@ class _ConsumerFace(Face[_Consumer]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """What became of the traces so far; all zero without ``trace``."""
+        """Counts of traces by outcome so far; all zero without ``trace``."""
         return self._client.trace_stats
 
     @property
@@ -142,7 +142,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         return taken
 
     def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
-        """Have ``handler(batch)`` called for every batch, in up to ``concurrency`` threads of its own.
+        """Call ``handler(batch)`` for every batch, in up to ``concurrency`` threads of its own.
 
         Starts at once; the future ends when the consumer is closed, and raises what ended it earlier.
         """

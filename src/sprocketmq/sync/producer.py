@@ -143,7 +143,7 @@ class Producer(Face[client.Producer]):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """What became of the traces so far; all zero without ``trace``."""
+        """Counts of traces by outcome so far; all zero without ``trace``."""
         return self._client.trace_stats
 
     @property

@@ -50,7 +50,7 @@ class Transaction:
         return self._transaction.result
 
     def commit(self, *, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Let consumers have the message. Raises what the async ``commit`` raises."""
+        """Make the message visible to consumers. Raises what the async ``commit`` raises."""
         self._producer.wait_for(partial(self._transaction.commit, timeout_s=timeout_s))
 
     def rollback(self, *, timeout_s: float = END_TIMEOUT_S) -> None:

@@ -118,7 +118,7 @@ class Endpoints:
     # --- sessions ---
 
     async def session(self, request: Request) -> Response:
-        """Tell a page who looks at it, and the token that its changes need."""
+        """Return the logged-in user, and the token that requests for changes must carry."""
         session = await self._session(request)
         return json_response(
             {

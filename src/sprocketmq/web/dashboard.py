@@ -45,7 +45,7 @@ class Dashboard:
         self.collector.start()
 
     async def probe(self) -> bool:
-        """Tell whether viewers must log in, by a request without a signature when the dashboard has no credentials."""
+        """Return whether viewers must log in, by a request without a signature when the dashboard has no credentials."""
         if not self.sessions.login_needed:
             try:
                 await self.sessions.check_open()
@@ -54,7 +54,7 @@ class Dashboard:
         return self.sessions.login_needed
 
     def end_streams(self) -> None:
-        """Let streams come to their end, so that a server can stop."""
+        """End all streams, so that the server can stop."""
         self.streams.cancel()
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def login_needed(target: ClusterTarget) -> bool:
-    """Tell whether viewers of a dashboard over ``target`` would have to log in. Raises the error of a cluster that does not answer."""
+    """Return whether viewers of a dashboard over ``target`` would have to log in. Raises the error of a cluster that does not answer."""
     dashboard = Dashboard(target)
     try:
         return await dashboard.probe()

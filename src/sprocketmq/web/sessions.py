@@ -125,7 +125,7 @@ class Sessions:
         return self._login_needed
 
     def need_login(self) -> None:
-        """Note that the cluster has refused a request without a signature."""
+        """Record that the cluster has refused a request without a signature."""
         self._login_needed = True
 
     async def find(self, session_id: str | None) -> Session | None:
@@ -140,7 +140,7 @@ class Sessions:
         return session
 
     def open(self, session: Session) -> bool:
-        """Tell whether a session is still valid, for answers that take long."""
+        """Return whether a session is still valid, for answers that take long."""
         if session is self._everybody:
             return not self._login_needed
         return not session.closed and self._clock.monotonic() - session.started < SESSION_S

@@ -9,7 +9,7 @@ def follows(slave):
 
 
 def caught_up(master, slave):
-    """Tell whether the slave has the master's log, and readers see it: it is in the queues and, with SYNC_FLUSH, on the disk."""
+    """Return whether the slave has the master's log, and readers see it: it is in the queues and, with SYNC_FLUSH, on the disk."""
     if slave.replication.follower is None:
         return False
     return slave.store.commitlog_max_offset == slave.store.commitlog_visible_offset == master.store.commitlog_max_offset

@@ -172,7 +172,7 @@ class _Planner:
         return _Log(found, max(size, *(entry.size for _, entry, _ in found)), None)
 
     def _is_log(self, path: str, start: int) -> bool:
-        """Tell a segment from a queue file, which has the same kind of name: it contains a record, or no data yet."""
+        """Distinguish a segment from a queue file, which has the same kind of name: it contains a record, or no data yet."""
         with FileView(self._fs, path) as view:
             head = view.read(0, 8)
             if int.from_bytes(head[4:], "big", signed=True) in {*RECORD_MAGICS, MAGIC_BLANK} or view.data_from(0) >= view.size:
@@ -335,7 +335,7 @@ class _Planner:
 
 
 def _is_written(view: FileView, at: int) -> bool:
-    """Tell whether a queue unit is written: its first bytes are not all zero."""
+    """Return whether a queue unit is written: its first bytes are not all zero."""
     return any(view.read(at, _UNIT_HEAD_BYTES))
 
 

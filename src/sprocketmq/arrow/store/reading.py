@@ -372,7 +372,7 @@ def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
 
 
 def _ends_in_blank(view: memoryview, at: int, piece: LogPiece) -> bool:
-    """Tell whether the BLANK that fills the rest of the segment begins at ``at``."""
+    """Return whether the BLANK that fills the rest of the segment begins at ``at``."""
     return len(view) - at >= BLANK.size and BLANK.unpack_from(view, at) == (piece.segment_bytes - at, MAGIC_BLANK)
 
 

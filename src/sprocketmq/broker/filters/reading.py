@@ -31,7 +31,7 @@ def messages_at_once(condition: Condition) -> int:
 
 
 def passes(condition: Condition, record: memoryview | bytes) -> bool:
-    """Tell whether a message meets a condition; one whose properties cannot be read does not."""
+    """Return whether a message meets a condition; one whose properties cannot be read does not."""
     try:
         return condition.matches(decode_properties(Record(record, 0, len(record)).raw_properties))
     except RemoteProtocolError:

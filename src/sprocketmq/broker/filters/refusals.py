@@ -1,4 +1,4 @@
-"""What is answered to an expression that the broker does not filter by."""
+"""Refusals of expressions that the broker does not filter by."""
 
 from sprocketmq.broker.filters.sql92 import Condition, compile_sql
 from sprocketmq.broker.filters.tokens import ExpressionRefused
@@ -19,7 +19,7 @@ class FilterRefused(FatalError):
 
 
 def is_sql(expression_type: str | None) -> bool:
-    """Tell whether an expression is of another type than tags."""
+    """Return whether an expression is of another type than tags."""
     return expression_type not in (None, "", "TAG")
 
 

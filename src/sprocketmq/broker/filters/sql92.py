@@ -55,7 +55,7 @@ class Condition:
         self._part = part
 
     def matches(self, pairs: Properties) -> bool:
-        """Tell whether a message with these properties passes: only if the expression is true, not if it is null."""
+        """Return whether a message with these properties passes: only if the expression is true, not if it is null."""
         try:
             return self._part(pairs) is True
         except NoMatch:

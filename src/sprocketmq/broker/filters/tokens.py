@@ -1,4 +1,4 @@
-"""The words of an SQL92 expression."""
+"""The tokenizer for SQL92 expressions."""
 
 import re
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 
 class ExpressionRefused(SprocketError):
-    """An expression that is not SQL92 as RocketMQ has it; ``position`` is the index of the character at which that shows."""
+    """An expression outside RocketMQ's SQL92 dialect; ``position`` is the index of the first offending character."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"{reason}, at character {position + 1}")

@@ -1,4 +1,4 @@
-"""What the parts of an expression evaluate to: comparisons of strings with literals, as Apache's broker compares them.
+"""Evaluation of the parts of an expression; strings are compared with literals as Apache's broker compares them.
 
 Properties are strings. A string is converted to the type of the other side, as Java converts it; one that cannot be ends the evaluation
 (``NoMatch``), whatever the rest of the expression says.
@@ -23,7 +23,7 @@ ORDERINGS: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": 
 
 
 class NoMatch(Exception):
-    """The message does not match, as a value cannot be compared."""
+    """The message does not match, because a value cannot be compared."""
 
 
 def _integer(text: str, allowed: range) -> int:
@@ -50,7 +50,7 @@ def _converted(text: str, other: float | bool) -> float:
 
 
 def _compared(compare: Callable[[float, float], bool], left: str | float | bool, right: str | float | bool) -> bool:
-    """Compare two values; truth values are numbers to Python, and not to SQL. Raises NoMatch."""
+    """Compare two values; booleans are numbers in Python, but not in SQL. Raises NoMatch."""
     if isinstance(left, str):
         return (
             _numbers(compare, double(left), double(right)) if isinstance(right, str) else _numbers(compare, _converted(left, right), right)
@@ -149,7 +149,7 @@ def truth(part: Part) -> Part:
 
 
 def minus(part: Part) -> Part:
-    """Return ``-part``: null for what is no number."""
+    """Return ``-part``: null for anything but a number."""
 
     def evaluate(pairs: Properties) -> Value:
         value = part(pairs)

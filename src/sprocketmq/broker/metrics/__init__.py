@@ -1,1 +1,1 @@
-"""What a broker counts, and how it is written for Prometheus."""
+"""The counters of a broker and their exposition to Prometheus."""

@@ -7,7 +7,7 @@
                  .by_type         PutCounters by message type: normal, fifo, delay, transaction
                  .groups          GroupCounters by group name
 
-All of them only grow, so that whoever wants a rate keeps two values and their times. A request looks its object up once; a batch adds
+All of them only grow: a rate is the difference of two values over the time between them. A request looks its object up once; a batch adds
 its number of messages in one step. An inner batch counts its members, never itself. Counters of a topic end with the topic: the broker
 holds them by weak references only.
 """

@@ -1,4 +1,4 @@
-"""How long requests take until they are answered, by request and response code."""
+"""Latencies of requests, by request and response code."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

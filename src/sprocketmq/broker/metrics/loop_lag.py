@@ -1,4 +1,4 @@
-"""How late a broker's event loop runs what is due: the time that any request waits for its turn."""
+"""The lag of a broker's event loop: how long a request waits for its turn."""
 
 import asyncio
 from collections import deque

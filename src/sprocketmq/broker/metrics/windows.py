@@ -1,4 +1,4 @@
-"""What counters grew by in the last minute, hour and day, sampled as the reference does.
+"""The growth of counters over the last minute, hour and day, sampled as the reference does.
 
 Samples are columns. All counted objects share their times, so that an object costs one array, 1 to 1.5 KiB::
 
@@ -36,13 +36,13 @@ _COLUMNS = 39
 
 
 class Grown(NamedTuple):
-    """What each counter of an object grew by in a window, and how long the window was."""
+    """The growth of each counter of an object in a window, and the length of the window."""
 
     amounts: tuple[int, ...]
     seconds: float
 
     def rate(self, counter: int) -> float:
-        """Return how much one of the counters grew by in a second."""
+        """Return the growth of one of the counters per second."""
         return self.amounts[counter] / self.seconds
 
 

@@ -1,1 +1,1 @@
-"""POP: the broker keeps, message by message, what a group has been given and has not acknowledged (docs/internals/pulls.md#pops)."""
+"""POP: the broker tracks each message that a group has received and not acknowledged (docs/internals/pulls.md#pops)."""

@@ -1,4 +1,4 @@
-"""Which queues a member of a group reads when the broker divides them (400), and whether it pulls or pops them (401)."""
+"""Server-side assignment of queues to the members of a group (400), and their request mode, pull or pop (401)."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING

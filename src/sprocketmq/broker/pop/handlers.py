@@ -1,4 +1,4 @@
-"""Pops, peeks, notifications, and how many wait (codes 200050, 200052, 200054 and 200055); ``receipts.py`` has the other requests."""
+"""Pops, peeks, notifications, and the number of waiting pops (200050, 200052, 200054, 200055); the others are in ``receipts.py``."""
 
 import contextlib
 import logging
@@ -108,7 +108,7 @@ class PopHandlers:
     # --- life ---
 
     def open(self) -> None:
-        """Take the state that the journal has kept. One that cannot be read is left aside: groups go on at their committed offsets."""
+        """Load the state from the journal. An unreadable journal is set aside: groups continue at their committed offsets."""
         try:
             self._popping.load()
         except (OSError, SprocketError, ValueError, TypeError) as e:
@@ -120,7 +120,7 @@ class PopHandlers:
         self._max_bytes = config.max_transfer_bytes_on_message_in_memory
 
     def keep_short(self) -> None:
-        """Replace a journal that has grown long by a snapshot."""
+        """Replace a long journal by a snapshot."""
         try:
             self._popping.keep_short()
         except (OSError, SprocketError) as e:
@@ -155,7 +155,7 @@ class PopHandlers:
         return self._waiters.count
 
     def queues(self) -> Iterator[PopQueue]:
-        """Yield what each group has popped of each queue."""
+        """Yield the state of each group at each queue."""
         return iter(self._popping)
 
     def close(self) -> None:
@@ -165,13 +165,13 @@ class PopHandlers:
         self._journal.close()
 
     def discard(self) -> None:
-        """Forget the state: this broker is a slave, and where groups go on is the master's business."""
+        """Forget the state: this broker is a slave, and the master keeps the positions of groups."""
         self._popping.clear()
         with contextlib.suppress(OSError):
             self._journal.remove()
 
     def abandon(self) -> None:
-        """Stop as a killed process does: what is not written is lost."""
+        """Stop like a killed process: what is not written is lost."""
         self._waiters.close()
         self._journal.abandon()
 
@@ -215,7 +215,7 @@ class PopHandlers:
             raise PopRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
 
     def _poll_s(self, poll_ms: int, born_ms: int) -> float:
-        """Return how long a request may wait. Raises PopRefused when its time is over."""
+        """Return how long a request may wait. Raises PopRefused when its deadline has passed."""
         now = self._clock.time_ms()
         born = born_ms or now
         if now - born - poll_ms > LATE_MS:
@@ -224,7 +224,7 @@ class PopHandlers:
         return min(max(poll_ms, 0), MAX_POLL_MS, max(born + poll_ms - now - 50, 0)) / 1000
 
     def _pop(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 200050, now or when there is a message."""
+        """Answer 200050, at once or when there is a message."""
         header = command.header(PopRequest)
         poll_s = self._poll_s(header.poll_time_ms, header.born_time_ms)
         if not 0 < header.max_msg_nums <= MAX_COUNT:
@@ -263,7 +263,7 @@ class PopHandlers:
             self._waiters.hold(waiter, poll_s)
 
     def _serve(self, waiter: PopWaiter, *, waits: bool = True) -> bool:
-        """Answer a pop if there is something for it, and tell whether."""
+        """Answer a pop if there are messages for it; return whether it was answered."""
         if waiter.notifies:
             if not self._popping.has_messages(waiter):
                 return False
@@ -284,7 +284,7 @@ class PopHandlers:
         return True
 
     def _serve_waiting(self, waiter: PopWaiter) -> bool:
-        """Do the same for a pop that waits; one that cannot be answered gets the error, and the others go on."""
+        """Do the same for a waiting pop; if it fails, the pop is answered with the error and the others continue."""
         try:
             return self._serve(waiter)
         except Exception as e:
@@ -332,7 +332,7 @@ class PopHandlers:
             waiter.conn.respond(waiter.command, ResponseCode.POLLING_TIMEOUT, ext=_EMPTY, remark=NOTHING, since=waiter.since)
 
     def _notification(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 200054: whether there is something to pop, now or when there is."""
+        """Answer 200054: whether there is a message to pop, at once or as soon as there is one."""
         header = command.header(PopNotification)
         topic = self._topic(header.topic, header.queue_id)
         waiter = PopWaiter(

@@ -1,7 +1,7 @@
-"""The file that keeps the state of pops over a restart and a kill: changes appended, and now and then a snapshot in a new file.
+"""The journal of pops, which survives a restart and a kill: changes are appended, and sometimes a new file begins with a snapshot.
 
 A record is its length and its checksum (both 32 bits) and a msgpack list. Appends are written once a turn of the event loop, and their
-requests are answered after that; the file is not forced to the disk. When power fails, its end is lost: messages whose acknowledgement was
+requests are answered after that; the file is not forced to the disk. A power failure loses its end: messages whose acknowledgement was
 there are delivered again, and none is lost, as committed offsets never pass what is not acknowledged.
 """
 
@@ -29,13 +29,13 @@ _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def frame(record: list[Any]) -> bytes:
-    """Return a record as it stands in the file."""
+    """Return a record in its file format."""
     payload = _encode(record)
     return _HEAD.pack(len(payload), crc32(payload)) + payload
 
 
 def frames(data: bytes) -> Iterator[tuple[list[Any], int]]:
-    """Yield the records of a file, each with where it ends, up to the first that is not whole."""
+    """Yield the records of a file, each with its end, up to the first incomplete one."""
     at = 0
     while at + _HEAD.size <= len(data):
         length, checksum = _HEAD.unpack_from(data, at)
@@ -93,7 +93,7 @@ class Journal:
         self._answers.append(answer)
 
     def write(self) -> None:
-        """Write what was appended, and answer. After a write that failed only a whole snapshot is written: the file has no gap."""
+        """Write what was appended, and answer. After a failed write only a whole snapshot is written, so that the file has no gap."""
         answers, self._answers = self._answers, []
         data = b"".join(self._pending)
         self._pending.clear()
@@ -120,7 +120,7 @@ class Journal:
         self._size += len(data)
 
     def remove(self) -> None:
-        """Remove the file, and what was to be written. Raises OSError."""
+        """Remove the file, and drop what was to be written. Raises OSError."""
         self._pending.clear()
         self._close_file()
         self._size, self._torn = 0, False
@@ -159,7 +159,7 @@ class Journal:
         self._close_file()
 
     def abandon(self) -> None:
-        """Close the file without what was not written yet."""
+        """Close the file without writing what is pending."""
         self._pending.clear()
         self._answers.clear()
         self._close_file()

@@ -1,4 +1,4 @@
-"""What one pop takes: messages that have become visible again, then new ones, of one queue or of all."""
+"""Popping: messages that have become visible again, then new ones, from one queue or all queues."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -137,7 +137,7 @@ class Popping:
         self._batches.clear()
 
     def stopped(self) -> None:
-        """Note that the broker stops in order: committed offsets are saved."""
+        """Record that the broker stops cleanly: committed offsets are saved."""
         if self._queues:
             self._journal.append(["stopped"])
 
@@ -339,7 +339,7 @@ class Popping:
         return record if at == offset else None
 
     def has_messages(self, waiter: PopWaiter) -> bool:
-        """Whether a pop would find something, tags aside."""
+        """Whether a pop would find a message, regardless of tags."""
         now = self._clock.time_ms()
         group, topic = waiter.group.group_name, waiter.topic.name
         for queue_id in range(waiter.topic.read_queues) if waiter.queue_id < 0 else (waiter.queue_id,):
@@ -358,7 +358,7 @@ class Popping:
     # --- receipts ---
 
     def acknowledge(self, group: str, topic: str, queue_id: int, offsets: list[int], popped_ms: int, *, orderly: bool) -> int:
-        """Note that messages of one pop are done; return of how many the receipts held."""
+        """Record that messages of one pop are done; return how many receipts were valid."""
         queue = self.find(group, topic, queue_id)
         if queue is None:
             return 0
@@ -371,7 +371,7 @@ class Popping:
     def change(
         self, group: str, topic: str, queue_id: int, offset: int, popped_ms: int, invisible_ms: int, *, orderly: bool, counts: bool
     ) -> int | None:
-        """Have a message become visible again after ``invisible_ms``; return the time of its new receipt, None for an old receipt.
+        """Make a message visible again after ``invisible_ms``; return the time of its new receipt, None for an outdated receipt.
 
         Without ``counts`` this delivery is not counted.
         """

@@ -1,4 +1,4 @@
-"""Receipts of pops: acknowledgements, alone and many at once, and changes of the invisible time (codes 200051, 200053 and 200151)."""
+"""Receipts of pops: single and batch acknowledgements, and changes of the invisible time (codes 200051, 200053 and 200151)."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -37,14 +37,14 @@ class PopRefused(FatalError):
 
 
 class Receipt(NamedTuple):
-    """The part of a receipt handle that the broker looks at."""
+    """The part of a receipt handle that the broker reads."""
 
     popped_ms: int
     orderly: bool
 
 
 class ReceiptHandlers:
-    """Answers the requests; ``wake(topic)`` looks at the pops that wait for a topic."""
+    """Answers the requests; ``wake(topic)`` serves the pops that wait for a topic."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ReceiptHandlers:
         }
 
     def _queue(self, name: str, queue_id: int) -> Topic:
-        """Return the topic of a queue. Raises PopRefused for one that is not there."""
+        """Return the topic of a queue. Raises PopRefused for an unknown one."""
         topic = self._topics.get(name)
         if topic is None:
             raise PopRefused(ResponseCode.TOPIC_NOT_EXIST, no_topic(name))
@@ -84,7 +84,7 @@ class ReceiptHandlers:
         return topic
 
     def _place(self, name: str, queue_id: int, offset: int, *, end: int) -> Topic:
-        """Return the topic of a receipt. Raises PopRefused for a place that is not there; ``end`` is behind the last offset by so many."""
+        """Return the topic of a receipt. Raises PopRefused for an unknown place; ``end`` is how far past the last offset a place may be."""
         topic = self._queue(name, queue_id)
         low, high = self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
         if not low <= offset < high + end:

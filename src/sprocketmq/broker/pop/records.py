@@ -1,4 +1,4 @@
-"""Records as pops hand them out: single messages, also of inner batches, and such that are delivered again."""
+"""Records as pops hand them out: single messages, also those of inner batches, and redelivered ones."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ _MAX_KEPT_BYTES = 8 << 20
 
 
 class Batches:
-    """The inner batches that were read last, taken apart: a pop of 32 messages takes a part of one, and the next pop the next part.
+    """A cache of decoded inner batches: a pop of 32 messages takes a part of one, and the next pop the next part.
 
     ``kept_bytes`` is the size of their records.
     """

@@ -1,4 +1,4 @@
-"""What a group has popped of a queue: the next offset, and the messages that are invisible, each until its time.
+"""The state of one group at one queue: the next offset, and the invisible messages, each with the time it becomes visible again.
 
 ::
 
@@ -7,8 +7,8 @@
                         |            when due
                      the floor: committed as the group's offset
 
-Nothing of it is lost when messages are acknowledged in any order. The floor is what the group's offset is committed as: whoever takes the
-offsets over without this state, such as a slave, delivers from there, some messages again, and none is lost.
+Messages may be acknowledged in any order. The floor is committed as the group's offset: a broker that takes over the
+offsets without this state, such as a slave, delivers from there: some messages again, and none is lost.
 
 In order, a message that was acknowledged before an earlier one stays in flight until that one is acknowledged too: when the earlier one is
 given again, the later ones follow it once more, as in the reference.
@@ -26,7 +26,7 @@ _SLACK = 1_024
 
 
 class Flight:
-    """What is noted of a message that was given and is invisible until ``visible_ms``, for the ``times``-th time.
+    """The state of a message that was delivered for the ``times``-th time and is invisible until ``visible_ms``.
 
     The messages of one pop share one, until something happens to one of them alone.
     """
@@ -89,7 +89,7 @@ class PopQueue:
         return None
 
     def blocks(self, now_ms: int) -> bool:
-        """Whether a message is with somebody at ``now_ms``: nothing is popped in order until it is acknowledged or visible again."""
+        """Whether a message is in flight at ``now_ms``: nothing is popped in order until it is acknowledged or visible again."""
         return any(flight.visible_ms > now_ms and offset not in self._early for offset, flight in self.flights.items())
 
     def _first_ready(self) -> int | None:
@@ -103,7 +103,7 @@ class PopQueue:
     # --- giving ---
 
     def give(self, offsets: Iterable[int], popped_ms: int, visible_ms: int) -> None:
-        """Note messages that are given for the first time, in the order of their offsets."""
+        """Record messages that are delivered for the first time, in the order of their offsets."""
         given = list(offsets)
         self.flights.update(dict.fromkeys(given, Flight(popped_ms, visible_ms)))
         self._order.extend(given)
@@ -111,7 +111,7 @@ class PopQueue:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Drop the entries of messages that are done, when they are many."""
+        """Drop the entries of done messages when there are many."""
         flights = self.flights
         most = 2 * len(flights) + _SLACK
         if len(self._order) > most:
@@ -121,7 +121,7 @@ class PopQueue:
             self._due = sorted((flight.visible_ms, [offset]) for offset, flight in flights.items() if offset not in self._visible)
 
     def take_due(self, now_ms: int) -> int | None:
-        """Return the lowest offset that has become visible again, which the caller gives again or drops."""
+        """Return the lowest offset that has become visible again, which the caller redelivers or drops."""
         due = self._due
         while due and due[0][0] <= now_ms:
             visible_ms, offsets = heappop(due)
@@ -137,7 +137,7 @@ class PopQueue:
         return first
 
     def give_again(self, offset: int, popped_ms: int, visible_ms: int) -> Flight:
-        """Note that a message is given again."""
+        """Record that a message is redelivered."""
         before = self.flights[offset]
         # No two pops of a message have the same time: it tells their receipts apart.
         popped_ms = max(popped_ms, before.popped_ms + 1)
@@ -176,7 +176,7 @@ class PopQueue:
         return done
 
     def note_done_in_order(self, offsets: Iterable[int]) -> None:
-        """Note messages that ``acknowledge_in_order`` has returned before."""
+        """Record messages that ``acknowledge_in_order`` has returned before."""
         self._early.update(offset for offset in offsets if offset in self.flights)
         self._drop_early()
 
@@ -186,13 +186,13 @@ class PopQueue:
             self.drop(first)
 
     def drop(self, offset: int) -> None:
-        """Forget a message that is not there any more."""
+        """Forget a message that no longer exists."""
         self.flights.pop(offset, None)
         self._visible.discard(offset)
         self._early.discard(offset)
 
     def change(self, offset: int, popped_ms: int, now_ms: int, visible_ms: int, *, orderly: bool) -> Flight | None:
-        """Have a message become visible at another time; None when this receipt is not the last one of the message."""
+        """Change when a message becomes visible again; None when this is not the latest receipt of the message."""
         before = self.flights.get(offset)
         if before is None or before.popped_ms != popped_ms or offset in self._early:
             return None
@@ -205,7 +205,7 @@ class PopQueue:
         return flight
 
     def end_at(self, end: int) -> None:
-        """Forget what is behind the end of the queue: a crash of the machine took these messages, and others get their offsets."""
+        """Forget what is past the end of the queue: a crash of the machine lost these messages, and their offsets are reused."""
         self.next = min(self.next, end)
         for offset in [offset for offset in self.flights if offset >= end]:
             self.drop(offset)

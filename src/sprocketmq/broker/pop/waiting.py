@@ -1,6 +1,6 @@
 """Pops that wait for a message: woken by an arrival in their topic, by a message that becomes visible again, else at their deadline.
 
-What wakes is looked at once, at the end of this turn of the event loop. Pops of the same kind are served in the order they came, until one
+Woken pops are served once, at the end of this turn of the event loop. Pops of the same kind are served in order of arrival, until one
 finds nothing.
 """
 
@@ -74,7 +74,7 @@ class PopWaiter:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Pops of one kind find the same."""
+        """The key of pops that find the same messages."""
         return self.group.group_name, self.queue_id, self.tag_codes, self.condition, self.order, self.attempt_id, self.notifies
 
 
@@ -119,7 +119,7 @@ class PopWaiters:
         return waiter.topic.name, waiter.group.group_name
 
     def hold(self, waiter: PopWaiter, seconds: float) -> None:
-        """Have a pop wait for at most ``seconds``."""
+        """Hold a pop for at most ``seconds``."""
         waiter.command.body = b""  # a view of it would keep the receive buffer alive
         waiter.since = waiter.since or waiter.conn.handling_since
         waiter.deadline = self._clock.monotonic() + seconds
@@ -133,7 +133,7 @@ class PopWaiters:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def release(self, waiter: PopWaiter) -> None:
-        """Have a pop wait no longer; the caller answers it."""
+        """Stop holding a pop; the caller answers it."""
         waiters = self._by_topic[waiter.topic]
         del waiters[waiter]
         if not waiters:
@@ -175,7 +175,7 @@ class PopWaiters:
                 self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def expire(self) -> None:
-        """Answer the pops whose time is over, and wake those of topics with messages that became visible again."""
+        """Answer the pops whose deadline has passed, and wake those of topics with messages that became visible again."""
         now = self._clock.monotonic()
         for topic, waiters in list(self._by_topic.items()):
             if self._due(topic):

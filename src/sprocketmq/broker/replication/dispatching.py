@@ -1,4 +1,4 @@
-"""When a slave derives queues and index: in steps between the reads of its socket."""
+"""Scheduling of a slave's derivation of queues and index: in steps between the reads of its socket."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class Derivable(Protocol):
 
 
 class Arrivals:
-    """When the bytes arrived that queues or key index lack: few marks, however long they wait."""
+    """The arrival times of bytes that queues or key index lack, as a small number of marks however long the bytes wait."""
 
     def __init__(self) -> None:
         # Oldest first: up to which log offset bytes arrived, and when the first of them did.
@@ -49,11 +49,11 @@ class Arrivals:
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest byte arrived; None when nothing waits."""
+        """The arrival time of the oldest byte; None when nothing waits."""
         return self._marks[0][1] if self._marks else None
 
     def note(self, derived_end: int, end: int, now: float) -> None:
-        """Take note that the log ends at ``end`` now, and that queues and index have it up to ``derived_end``."""
+        """Record that the log ends at ``end`` now, and that queues and index have it up to ``derived_end``."""
         marks = self._marks
         if end <= (marks[-1][0] if marks else derived_end):
             return
@@ -63,7 +63,7 @@ class Arrivals:
             marks.append((end, now))
 
     def derived(self, derived_end: int, end: int) -> None:
-        """Forget what queues and index have now."""
+        """Drop the marks of bytes that queues and index have now."""
         marks = self._marks
         if derived_end >= end:  # the log may have been cut
             marks.clear()
@@ -108,7 +108,7 @@ class Dispatching:
         return 0 if oldest is None else round((self._clock.monotonic() - oldest) * 1000)
 
     def soon(self) -> None:
-        """Go on in a moment, or with the next turn of the loop when a step's worth waits."""
+        """Continue after a short delay, or in the next turn of the loop when a full step waits."""
         if self._stopped:
             return
         self._arrivals.note(self._replica.derived_end, self._replica.end, self._clock.monotonic())

@@ -6,9 +6,9 @@
         ^   |          |            |             and dispatched in small steps between the reads
         |   v          v            v
         |  REFUSED  DIVERGED    connection lost
-        '---+----------+------------'             again after a pause that grows
+        '---+----------+------------'             again after a growing pause
 
-What happens on a connection is decided by ``stream.py``. A slave never appends before it has compared what it holds with what the master
+``stream.py`` decides what happens on a connection. A slave never appends before it has compared what it holds with what the master
 sends, and cuts its own log only where both have epochs and an equal beginning.
 """
 
@@ -70,7 +70,7 @@ _LATE_S = 1.0
 
 
 class FollowerState(Enum):
-    """What a follower is doing."""
+    """The states of a follower."""
 
     CONNECTING = "connecting"
     COMPARING = "comparing"
@@ -80,7 +80,7 @@ class FollowerState(Enum):
 
 
 class Master(NamedTuple):
-    """Where a master is: ``ha_address`` of its HA port, ``address`` for clients, "" when unknown."""
+    """The addresses of a master: ``ha_address`` of its HA port, ``address`` for clients, "" when unknown."""
 
     ha_address: str
     address: str = ""
@@ -99,8 +99,8 @@ class Follower:
 
     ``ask`` asks a master about its log. ``appended`` is called when bytes were appended, ``dispatched`` when records became visible, and
     ``failed`` once when the disk failed: the follower ends then. With ``tls`` the connection is encrypted, and the master's certificate
-    must name ``server_name`` or the host of its address. ``name`` appears in log lines. ``state`` and ``reason`` tell what it does
-    and why the master is not followed, ``master_address`` is the HA port it talks to.
+    must name ``server_name`` or the host of its address. ``name`` appears in log lines. ``state`` is what it does, ``reason``
+    why the master is not followed, ``master_address`` the HA port it is connected to.
     """
 
     def __init__(
@@ -168,19 +168,19 @@ class Follower:
     # --- life ---
 
     def start(self) -> None:
-        """Begin to follow; records that wait to be dispatched are dispatched."""
+        """Start following; records that wait to be dispatched are dispatched."""
         self._swept = self._clock.monotonic()
         self._background.keep("following the master", self._follow)
         self._background.every(self._sweep_s, self._sweep, "reports to the master")
         self._dispatching.soon()
 
     async def stop(self) -> None:
-        """Close the connection and stop for good. What is not dispatched yet stays so. May be called twice."""
+        """Close the connection and stop for good. Undispatched records stay undispatched. May be called twice."""
         await self._background.close()
         self._dispatching.stop()
 
     def reconnect(self, reason: str) -> None:
-        """Leave the master that is followed now, and look for it again at once: it has moved, or another one took its place."""
+        """Disconnect from the current master and look for the master again at once: it has moved, or was replaced."""
         self._pauses.reset()
         self._hurry.set()
         if self._link is not None:
@@ -190,7 +190,7 @@ class Follower:
 
     @property
     def master_end(self) -> int:
-        """The end of the master's log as last heard of; whoever hears more of it sets it."""
+        """The end of the master's log as last reported; set by every source of that information."""
         return self._master_end
 
     @master_end.setter
@@ -200,7 +200,7 @@ class Follower:
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes of the master's log that are missing here, as last heard of."""
+        """Bytes of the master's log that are missing here, as last reported."""
         return max(0, self._master_end - self._replica.end)
 
     @property
@@ -210,7 +210,7 @@ class Follower:
         return 0 if since is None else round((self._clock.monotonic() - since) * 1000)
 
     def exchanged_ms(self) -> tuple[int, int]:
-        """Return when the master was last heard of and last reported to, in wall-clock milliseconds; zeros while there is no connection."""
+        """Return the times of the master's last sign of life and of the last report to it (wall-clock ms); zeros without a connection."""
         link, clock = self._link, self._clock
         if link is None:
             return 0, 0
@@ -224,7 +224,7 @@ class Follower:
             self._behind_since = self._clock.monotonic()
 
     def _note(self, state: FollowerState, reason: str, level: int, *, once: str = "") -> None:
-        """Take note why the master is not followed, and log it, but not the same text (or the same ``once``) again and again."""
+        """Record why the master is not followed, and log each text (or each ``once``) only once."""
         if self._followed_since is not None and self._clock.monotonic() - self._followed_since >= SOUND_S:
             self._pauses.reset()
             self._noted = ""
@@ -326,7 +326,7 @@ class Follower:
         return link
 
     def _lost(self, link: MasterLink) -> BaseException:
-        """Return what ended a connection, as an error of this project when it is one of the network."""
+        """Return the error that ended a connection; a network error as one of this package."""
         error = link.error
         if error is None or (isinstance(error, OSError) and not isinstance(error, SprocketError)):
             return ConnectionLost(self.master_address, (error.strerror or str(error)) if error is not None else "closed by the master")
@@ -354,7 +354,7 @@ class Follower:
         return None
 
     def _parted(self, log_offset: int) -> Refusal | None:
-        """Cut this log where it parts from the master's, or compare more with the next connection, or return why neither may be done."""
+        """Cut this log where it diverges from the master's, or compare more on the next connection, or return why neither is allowed."""
         assert self._begun is not None
         replica = self._replica
         epochs = self._master.epochs if self._master is not None else None
@@ -408,7 +408,7 @@ class Follower:
         self._position += len(data)
 
     def _heartbeat(self, begun: Start) -> None:
-        """Take note that the master's log ends at the current position."""
+        """Record that the master's log ends at the current position."""
         position = self._position
         if self.state is FollowerState.COMPARING and position < begun.stop:
             if self._master is not None and position < self._master.end:
@@ -419,7 +419,7 @@ class Follower:
             self.master_end = position
 
     def _compared(self) -> None:
-        """Follow from now on: all that is held here is the master's."""
+        """Follow from now on: everything in this log is in the master's."""
         if self._master is not None and self._master.epochs is not None:
             self._store.epochs.adopt(self._master.epochs)
         self.state = FollowerState.FOLLOWING
@@ -429,7 +429,7 @@ class Follower:
         event(log, logging.INFO, "master_followed", server=self._name, master=self.master_address, log_offset=self._replica.end)
 
     def _read(self) -> None:
-        """Acknowledge what this read of the socket brought, as far as it is written, and have it dispatched."""
+        """Acknowledge the bytes of this read of the socket that are written, and schedule their dispatch."""
         link = self._link
         if link is None:
             return

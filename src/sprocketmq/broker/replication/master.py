@@ -7,7 +7,7 @@
     acked() <- reports, checked against what was sent <--'
 
 With SYNC_FLUSH (``after_flush``) slaves get only what this side's disk has. A slave shows readers what it has: after a power failure of the
-master other messages would stand at queue offsets that consumers are past already.
+master, other messages would have queue offsets that consumers have already passed.
 
 What is unsent per slave is bounded by the transport's buffer, so a slave that does not read costs no memory; it gets what it lacks from the
 log when it reads again.
@@ -50,7 +50,7 @@ DRAIN_POLL_S = 0.005
 
 
 class Log(Protocol):
-    """The master's log: of ``MessageStore`` what this module needs."""
+    """The master's log: the part of ``MessageStore`` that this module needs."""
 
     @property
     def commitlog_min_offset(self) -> int: ...
@@ -70,7 +70,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True)
 class SlaveState:
-    """One connected slave: log offsets sent and acknowledged, how far it is behind, and how much it was sent in the last second or so."""
+    """One connected slave: the log offsets sent and acknowledged, its lag, and its recent transfer rate."""
 
     address: str
     sent: int
@@ -177,7 +177,7 @@ class ReplicationMaster:
     # --- what is sent ---
 
     def wrote(self) -> None:
-        """Note that the log may have grown; slaves are sent the rest once, however many commits there are until then."""
+        """Record that the log may have grown; slaves are sent the rest once, however many commits there are until then."""
         if self.links and not self._scheduled and self._loop is not None:
             self._scheduled = True
             if self.gather_s:
@@ -218,7 +218,7 @@ class ReplicationMaster:
         return sorted([link.progress.acked for link in self.links], reverse=True)[count - 1]
 
     def in_sync(self, count: int) -> bool:
-        """Tell whether at least ``count`` slaves are less than ``max_gap_bytes`` behind."""
+        """Return whether at least ``count`` slaves are less than ``max_gap_bytes`` behind."""
         enough = self.store.commitlog_max_offset - self.max_gap_bytes
         return sum(link.progress.acked > enough for link in self.links) >= count
 
@@ -246,13 +246,13 @@ class ReplicationMaster:
     # --- called by the connections ---
 
     def opened(self, link: "SlaveLink") -> None:
-        """Take note of a new connection. The oldest of too many is closed: silent strangers keep no slave out."""
+        """Record a new connection. The oldest of too many is closed: silent strangers keep no slave out."""
         if len(self.newcomers) >= self.max_slaves:
             self.newcomers.pop(0).refuse(f"{self.max_slaves} newer connections have not reported either, the limit")
         self.newcomers.append(link)
 
     def follows(self, link: "SlaveLink") -> None:
-        """Take note that a connection has reported. Raises RemoteProtocolError when there are too many slaves."""
+        """Record that a connection has reported. Raises RemoteProtocolError when there are too many slaves."""
         if len(self.links) >= self.max_slaves:
             raise RemoteProtocolError(f"{self.max_slaves} slaves follow already, the limit")
         self.newcomers.remove(link)
@@ -262,12 +262,12 @@ class ReplicationMaster:
         self.acknowledged()
 
     def acknowledged(self) -> None:
-        """Pass on that a slave has more than before."""
+        """Report that a slave has more than before."""
         self._marks.forget(min(link.progress.acked for link in self.links))
         self.acked()
 
     def left(self, link: "SlaveLink", reason: str) -> None:
-        """Take note that a connection has ended."""
+        """Record that a connection has ended."""
         if link in self.links:
             self.links.remove(link)
             peer, acked, end = link.place
@@ -345,7 +345,7 @@ class SlaveLink(asyncio.Protocol):
     # --- reports ---
 
     def _prove(self, data: bytes) -> bytes:
-        """Take the slave's proof, and return what follows it."""
+        """Check the slave's proof, and return the bytes after it."""
         assert self._handshake is not None
         assert self._transport is not None
         self._proof += data
@@ -374,7 +374,7 @@ class SlaveLink(asyncio.Protocol):
     # --- sending ---
 
     def send(self) -> None:
-        """Send what the slave lacks, as far as its transport and its allowance take it."""
+        """Send what the slave lacks, within the limits of its transport and its allowance."""
         transport = self._transport
         if self._paused or self._eof or transport is None or transport.is_closing():
             return
@@ -404,7 +404,7 @@ class SlaveLink(asyncio.Protocol):
                 self._allowance.take(count)
 
     def _allowed(self) -> int:
-        """Return how much may be sent now; when it is nothing, sending goes on a little later."""
+        """Return how much may be sent now; at 0, sending continues a little later."""
         assert self._allowance is not None
         master = self._master
         allowed = min(master.batch_bytes, self._allowance.step, self._allowance.available(master.clock.monotonic()))

@@ -21,7 +21,7 @@ class MasterLink(asyncio.BufferedProtocol):
     """One connection. ``ready`` is set when the master has proven the secret, at once without one; ``ended`` when the connection is gone.
 
     ``took`` gets each piece of log, a view that is valid during the call; ``read`` is called after the last piece of a read of the socket.
-    When either raises, the connection ends with that error. ``reader`` is lent: it is used by one connection at a time.
+    When either raises, the connection ends with that error. ``reader`` is shared: one connection uses it at a time.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class MasterLink(asyncio.BufferedProtocol):
             self._transport.write(encode_report(self.reported))
 
     def pause(self) -> None:
-        """Read nothing more until ``resume``; the master has to wait then."""
+        """Pause reading until ``resume``; the master has to wait."""
         if not self.paused and not self.closed and self._transport is not None:
             self.paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self.paused:
             self.paused = False
             self.received_at = self._clock.monotonic()

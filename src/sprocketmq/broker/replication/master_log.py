@@ -1,4 +1,4 @@
-"""What a slave asks its master before it follows: where the log begins and ends, its epochs, the length of its files, the master's mode."""
+"""The questions of a slave to its master before it follows: bounds, epochs and segment length of the log, and the master's mode."""
 
 from sprocketmq.broker.outgoing import Outgoing
 from sprocketmq.broker.replication.roles import Role
@@ -15,7 +15,7 @@ ASK_TIMEOUT_S = 3.0
 async def ask_master(outgoing: Outgoing, address: str) -> MasterLog:
     """Ask the master at its address for clients, over a connection of its own (28, 26 and 1007).
 
-    Raises SprocketError when it does not answer, RemoteProtocolError when its answer does not tell where its log is.
+    Raises SprocketError when it does not answer, RemoteProtocolError when its answer lacks the bounds of its log.
     """
     pool = outgoing.pool("broker")
     try:
@@ -40,7 +40,7 @@ async def _ask(conn: Connection) -> MasterLog:
 
 
 async def _epochs(conn: Connection) -> tuple[Epoch, ...] | None:
-    """Return the epochs, None of a broker without any, as Apache's are outside of controller mode."""
+    """Return the epochs, None for a broker without any, such as Apache's outside of controller mode."""
     answer = await conn.request(RequestCode.GET_BROKER_EPOCH_CACHE, timeout_s=ASK_TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
         return None

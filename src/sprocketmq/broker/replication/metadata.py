@@ -1,4 +1,4 @@
-"""What a slave copies from its master besides the log: topics, groups, consumer offsets, the progress of delayed and timed messages.
+"""The tables that a slave copies from its master: topics, groups, consumer offsets, the progress of delayed and timed messages.
 
 ::
 
@@ -104,14 +104,14 @@ class MetadataSync:
     # --- life ---
 
     def start(self) -> None:
-        """Copy now and from time to time."""
+        """Copy now and periodically."""
         if self._task is None:
             self._pool = self._outgoing.pool("broker")
             self._wake.set()
             self._task = self._background.keep("metadata of the master", self._run)
 
     async def stop(self) -> None:
-        """Copy nothing more; may be called twice."""
+        """Stop copying; may be called twice."""
         if self._task is not None and self._task.stop():
             await settled(self._task.task)
         self._task = self._conn = self._awaited = None
@@ -187,7 +187,7 @@ class MetadataSync:
                     self._topic_gone(topic)
 
     async def _is_rewound(self, conn: Connection, master: str) -> bool:
-        """Tell whether this is a new process of the master that was asked last, which may know less than it has told before."""
+        """Return whether the master was restarted since it was last asked: it may know less than it reported before."""
         answer = await self._ask(conn, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         boot = RuntimeInfo.decode(answer.body).table.get("bootTimestamp", "")
         rewound = bool(self._boot) and boot != self._boot and master == self._master
@@ -213,7 +213,7 @@ class MetadataSync:
     # --- consumer offsets ---
 
     async def _hand_over(self, conn: Connection, newer: list[tuple[str, int, int]]) -> None:
-        """Commit offsets at the master. What it refuses it has no group or topic for: its word counts."""
+        """Commit offsets at the master. It refuses offsets of groups and topics that it does not have; they are dropped."""
         for begin in range(0, len(newer), MAX_UNDER_WAY):
             part = newer[begin : begin + MAX_UNDER_WAY]
             answers = await asyncio.gather(*(self._commit(conn, *one) for one in part))
@@ -254,7 +254,7 @@ class MetadataSync:
         self.take_progress()
 
     def take_progress(self) -> None:
-        """Take the progress that waits for the log to be here, if it is."""
+        """Apply waiting progress once the log that it refers to is here."""
         if self._awaited is not None and self._reached(self._awaited[0]):
             self._progress.adopt(self._awaited[1], self._awaited[2])
             self._awaited = None

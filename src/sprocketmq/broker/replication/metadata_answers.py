@@ -1,4 +1,4 @@
-"""What a broker tells slaves besides the log: offsets of delayed messages, and tables that are always empty here (45, 60, 61).
+"""Answers to slaves: offsets of delayed messages, and tables that are always empty here (45, 60, 61).
 
 Topics (21), consumer offsets (43) and groups (201) are asked for by tools as well, and answered with the other requests about them.
 A slave of this project adds ``knownVersion`` to 21, 43, 45 and 201, the data version that it has. When the table has not changed since,
@@ -25,12 +25,12 @@ Answer = Callable[[ServerConnection, Command], None]
 
 
 def version_text(version: DataVersion) -> str:
-    """Return a data version as the field ``knownVersion`` has it."""
+    """Return a data version in the form of the field ``knownVersion``."""
     return f"{version.state_version}-{version.timestamp}-{version.counter}"
 
 
 def unless_known(version: Callable[[], DataVersion], answer: Answer) -> Answer:
-    """Return ``answer`` for requests that may name the version that they know."""
+    """Wrap ``answer`` for requests that may name the version they know."""
 
     def conditional(conn: ServerConnection, command: Command) -> None:
         known = command.ext.get(KNOWN_VERSION)
@@ -43,7 +43,7 @@ def unless_known(version: Callable[[], DataVersion], answer: Answer) -> Answer:
 
 
 class MetadataAnswers:
-    """Answer slaves. ``tables`` has the data version and the full answer of the tables that others answer for, by request code."""
+    """Answers slaves. ``tables`` has, by request code, the data version and the full answer of tables owned by other parts."""
 
     def __init__(self, delays: DelayService, tables: Mapping[int, tuple[Callable[[], DataVersion], Answer]]) -> None:
         self._delays = delays
@@ -89,7 +89,7 @@ class MetadataAnswers:
         return any(known not in (version, current) for known in self._told.values())
 
     def delay_offsets(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 45: the content of delayOffset.json; with the one of timers.json when it is asked for."""
+        """Answer 45: the content of delayOffset.json, and that of timers.json if requested."""
         progress = self._delays.progress
         body = msgspec.convert(progress.snapshot(), DelayOffsets)
         if WITH_TIMERS in command.ext and self._delays.timers.used:

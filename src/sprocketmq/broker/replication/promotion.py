@@ -1,8 +1,8 @@
-"""Who is master: the request that changes it (1008), and what masters of one name have to say to one another.
+"""Changing the master: the request that does it (1008), and the messages between masters of one name.
 
 Of two masters the one with the higher epoch is the master; the other is fenced: it acknowledges nothing more, and follows as a slave. ::
 
-    1008, its own address, epoch 2000      ---> slave: begins epoch 2000, is the master, and says so to the old one:
+    1008, its own address, epoch 2000      ---> slave: begins epoch 2000, becomes the master, and informs the old one:
     1008, address of the new one, 2000     ---> old master, other slaves: follow the new one
 
 Nothing else promotes a broker. Epochs never go back: a request with an epoch that is not higher than the known ones is refused.
@@ -36,19 +36,19 @@ class RoleRefused(FatalError):
 
 
 class Stage(Protocol):
-    """The broker whose role changes."""
+    """A broker whose role can be changed."""
 
     async def promote(self, epoch: int) -> None:
-        """Be the master from ``epoch`` on. Raises SprocketError."""
+        """Become the master from ``epoch`` on. Raises SprocketError."""
         ...
 
     def step_down(self, master_address: str, epoch: int) -> None:
-        """Acknowledge nothing more from now on, and follow the master of ``epoch`` soon."""
+        """Stop acknowledging now, and follow the master of ``epoch`` soon."""
         ...
 
 
 async def epoch_of(outgoing: Outgoing, address: str, broker_name: str) -> int | None:
-    """Return the epoch of the broker at ``address``, None when it has none, is another one, or does not answer."""
+    """Return the epoch of the broker at ``address``, None when it has none, is a broker of another name, or does not answer."""
     cache = await epochs_of(outgoing, address, broker_name)
     return cache.epoch_list[-1].epoch if cache is not None else None
 
@@ -73,7 +73,7 @@ async def epochs_of(outgoing: Outgoing, address: str, broker_name: str) -> Epoch
 
 
 async def tell(outgoing: Outgoing, address: str, master_address: str, epoch: int, *, timeout_s: float = TIMEOUT_S) -> str:
-    """Tell the broker at ``address`` who is master; return "" when it follows, else its refusal. Raises SprocketError."""
+    """Inform the broker at ``address`` of the master; return "" when it follows, else its refusal. Raises SprocketError."""
     pool = outgoing.pool("broker")
     try:
         async with asyncio.timeout(timeout_s):
@@ -88,9 +88,9 @@ async def tell(outgoing: Outgoing, address: str, master_address: str, epoch: int
 
 
 class Promotion:
-    """Answers 1008 for one broker, and speaks to other masters. ``address`` returns the broker's own, ``epoch`` its newest epoch.
+    """Answers 1008 for one broker, and talks to other masters. ``address`` returns the broker's own, ``epoch`` its newest epoch.
 
-    ``enabled`` tells whether the broker replicates at all. ``fenced`` is called when a former master follows.
+    ``enabled`` is whether the broker replicates at all. ``fenced`` is called when a former master follows.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Promotion:
         return {RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed}
 
     def role_changed(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 1008: when the broker is master and registered, or when it acknowledges nothing more."""
+        """Answer 1008 once the broker is master and registered, or has stopped acknowledging."""
         header = command.header(NotifyRoleChanged)
         command.body = b""
         self._background.spawn(self._answer(conn, command, header), "a change of roles")
@@ -145,7 +145,7 @@ class Promotion:
             conn.respond(command, ResponseCode.SUCCESS)
 
     async def change(self, master_address: str, epoch: int) -> None:
-        """Take the role that a broker has when the one at ``master_address`` is the master from ``epoch`` on. Raises RoleRefused."""
+        """Take the role that follows from the broker at ``master_address`` being master from ``epoch`` on. Raises RoleRefused."""
         role, known = self._role, max(self._role.epoch, self._epoch())
         if not self._enabled:
             raise RoleRefused(f"broker {self._broker_name} does not replicate: give it ha_port, or the role SLAVE")
@@ -162,7 +162,7 @@ class Promotion:
     # --- other masters ---
 
     async def outranks(self, rival: str) -> bool | None:
-        """Tell whether this master has a higher epoch than the one at ``rival``, which is fenced then; None when epochs do not decide."""
+        """Return whether this master has a higher epoch than the one at ``rival``, which is fenced then; None when epochs do not decide."""
         if self._role.is_slave or not self._enabled or not self._epoch():
             return None
         theirs, ours = await epoch_of(self._outgoing, rival, self._broker_name), self._epoch()
@@ -174,7 +174,7 @@ class Promotion:
         return False
 
     def outranked(self, rival: str) -> None:
-        """Be fenced: the live master at ``rival`` has a higher epoch."""
+        """Step down: the live master at ``rival`` has a higher epoch."""
         self._background.spawn(self._give_way(rival), f"giving way to {rival}")
 
     async def _give_way(self, rival: str) -> None:
@@ -183,7 +183,7 @@ class Promotion:
             self._stage.step_down(rival, epoch)
 
     def fence(self, rival: str) -> None:
-        """Tell the master at ``rival`` that it was replaced, until it answers."""
+        """Inform the master at ``rival`` that it was replaced; repeat until it answers."""
         self._background.spawn(self._fence(rival), f"news for the former master at {rival}")
 
     async def _fence(self, rival: str) -> None:

@@ -1,4 +1,4 @@
-"""What a slave refuses: everything that would change its log or its tables, which are copies of the master's."""
+"""The requests that a slave refuses: everything that would change its log or its tables, which are copies of the master's."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The role that a promotion or a fencing gave a broker, and its master's mode: ``config/replicationRole.json``, which outlives restarts.
+"""The file ``config/replicationRole.json``: the role of a broker after a promotion or fencing, and its master's mode.
 
 A broker without the file, or without a role in it, has the role of its configuration.
 """
@@ -25,7 +25,7 @@ class RoleFile:
         self._lock = Lock()
 
     def load(self, role: BrokerRole) -> None:
-        """Give ``role`` what the file says, if there is one. Raises ConfigError when it cannot be read."""
+        """Set ``role`` from the file, if there is one. Raises ConfigError when it cannot be read."""
         try:
             tree, _ = self._file.load_or_set_aside()
         except OSError as e:

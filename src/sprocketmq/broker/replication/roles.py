@@ -1,4 +1,4 @@
-"""The role of a broker: what its configuration asks for, and what it is at the moment."""
+"""The role of a broker: the configured one and the current one."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ PROMOTION_STEP = 1000
 
 
 class Role(StrEnum):
-    """What a broker is configured as, under the reference's names."""
+    """The configured role of a broker, under the reference's names."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -22,7 +22,7 @@ def promotion_epoch(last: int) -> int:
 
 
 class BrokerRole:
-    """What one broker is now. Promotion and fencing change it; the others only read it.
+    """The current role of one broker. Promotion and fencing change it; other parts only read it.
 
     ``role`` is a master's mode or SLAVE, ``broker_id`` the id it registers with; a master that was fenced a moment ago has no id of its own
     yet (``has_id``), and does not register: the id may be another slave's. ``epoch`` is the newest epoch that is known to belong to
@@ -40,7 +40,7 @@ class BrokerRole:
 
     @property
     def as_master(self) -> Role:
-        """What this broker is as master."""
+        """The mode of this broker as master."""
         return Role.SYNC_MASTER if self.copies > 1 else Role.ASYNC_MASTER
 
     def take(self, role: Role, broker_id: int, *, has_id: bool = True) -> None:
@@ -52,12 +52,12 @@ class BrokerRole:
         self.follow("", "")
 
     def follow(self, address: str, ha_address: str) -> None:
-        """Take note of the master's addresses, "" when there is none."""
+        """Record the master's addresses, "" when there is none."""
         self.master_address = address
         self.master_ha_address = ha_address
         self.master_alive = bool(address)
 
     @property
     def master(self) -> str:
-        """The master as texts name it."""
+        """The name of the master for log lines and refusals."""
         return f"the master at {self.master_address}" if self.master_address else "the master, which no nameserver knows at the moment"

@@ -1,4 +1,4 @@
-"""What a broker tells of replication: its state, its epochs, and the addresses of a master (907, 1007, 906)."""
+"""Requests about replication: its state, its epochs, and the addresses of the master (907, 1007, 906)."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ from sprocketmq.storage.store import MessageStore
 
 
 class Parts(Protocol):
-    """What replicates on a broker: its slaves, or what follows its master; its address for slaves, "" without one."""
+    """The replicating parts of a broker: its slaves or its follower, and its address for slaves ("" without one)."""
 
     @property
     def ha_address(self) -> str: ...
@@ -55,7 +55,7 @@ class StatusHandlers:
         }
 
     def ha_info(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 906: the addresses of the master, as far as they are known here."""
+        """Answer 906: the known addresses of the master."""
         role = self._role
         if role.is_slave:
             info = HaInfo(role.master_address, role.master_ha_address)
@@ -64,7 +64,7 @@ class StatusHandlers:
         conn.respond(command, ResponseCode.SUCCESS, ext=to_ext(info))
 
     def ha_status(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 907: of a master its slaves, of a slave how it follows."""
+        """Answer 907: the slaves of a master, or how a slave follows."""
         slaves = self._parts.slaves
         body = HaStatus(
             master=not self._role.is_slave,
@@ -102,7 +102,7 @@ class StatusHandlers:
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
 
     def table(self) -> dict[str, str]:
-        """Return what the runtime information (28) has of replication."""
+        """Return the replication fields of the runtime information (28)."""
         role, follower, slaves = self._role, self._parts.follower, self._parts.slaves
         table = {
             "brokerRole": str(role.role),

@@ -1,4 +1,4 @@
-"""Decisions about the stream of log bytes, without sockets or files: what a master accepts from a slave, and where a slave begins.
+"""Decisions about the stream of log bytes, without sockets or files: which reports a master accepts, and where a slave starts.
 
 A slave compares before it follows. It asks for bytes that it has already, from a record boundary before its own end on, and appends only
 when they were equal::
@@ -7,8 +7,8 @@ when they were equal::
     master's log  |--------------------------|============|-------------->
                                           start   compared  stop = end: from here on the slave appends
 
-The epochs of both (``storage/replica/epochs.py``) may say that the logs part earlier; then comparing begins before that point. They tell
-where to look, and that the master's log is the one to follow. What is cut off is decided by the bytes alone: a slave that could not ask its
+The epochs of both (``storage/replica/epochs.py``) may show that the logs diverge earlier; then comparing begins before that point. They
+show where to look, and that the master's log is the one to follow. The bytes alone decide what is cut off: a slave that could not ask its
 master has bytes of epochs that it does not know.
 """
 
@@ -55,7 +55,7 @@ class SlaveProgress:
         self.sent = self.acked = report
 
     def take(self, report: int) -> bool:
-        """Take a later report and tell whether it acknowledges more. Raises RemoteProtocolError for one that cannot be true."""
+        """Take a later report; return whether it acknowledges more. Raises RemoteProtocolError for an impossible one."""
         if report > self.sent:
             raise RemoteProtocolError(f"the slave acknowledges log offset {report}, but was sent the log up to {self.sent} only")
         if report < self.acked and report:  # the reference's slave reports 0 as long as its log is empty
@@ -66,7 +66,7 @@ class SlaveProgress:
 
 
 class Marks:
-    """When the log ended where: tells since when the bytes exist that a slave lacks.
+    """A history of the end of the log: since when the bytes that a slave lacks have existed.
 
     Memory is bounded: the longer ago a slave had everything, the longer the times between marks.
     """
@@ -96,7 +96,7 @@ class Marks:
             self._interval_s = MARK_INTERVAL_S
 
     def since(self, log_offset: int) -> float | None:
-        """Return when the log first ended behind ``log_offset``, None when it does not, as far as is known."""
+        """Return when the log first ended after ``log_offset``, None when it does not or that is unknown."""
         return next((time for time, end in self._marks if end > log_offset), None)
 
 
@@ -123,7 +123,7 @@ class Allowance:
 
 
 class Rate:
-    """Bytes a second between the last two notes of a log offset, for those who watch."""
+    """Bytes per second between the last two recorded positions, for monitoring."""
 
     __slots__ = ("_last", "per_second")
 
@@ -132,7 +132,7 @@ class Rate:
         self._last: tuple[float, int] | None = None
 
     def note(self, now: float, log_offset: int) -> None:
-        """Take note of where a stream is."""
+        """Record the position of a stream."""
         if self._last is not None and now > self._last[0]:
             self.per_second = max(0, round((log_offset - self._last[1]) / (now - self._last[0])))
         self._last = (now, log_offset)
@@ -154,7 +154,7 @@ class Pauses:
         return self._last
 
     def reset(self) -> None:
-        """Begin with the first pause again."""
+        """Reset to the first pause."""
         self._limits = (0.0, 0.0)
 
 
@@ -162,9 +162,9 @@ class Pauses:
 
 
 class MasterLog(NamedTuple):
-    """What a master tells when asked: its log [begin, end), its epochs, its segments' length, how many copies of a send it waits for.
+    """A master's answers: its log [begin, end), its epochs, its segment length, and how many copies of a send it waits for.
 
-    None stands for what it does not tell.
+    None stands for what it does not report.
     """
 
     begin: int
@@ -192,7 +192,7 @@ class Start(NamedTuple):
 
     @property
     def report(self) -> int:
-        """The first report, which makes the master send from ``start`` on."""
+        """The first report makes the master send from ``start`` on."""
         return self.start or WHOLE_LOG
 
 
@@ -210,13 +210,13 @@ class Refusal(NamedTuple):
 
 
 class FurtherBack(NamedTuple):
-    """The logs differ in all that was compared: compare twice as much."""
+    """The logs differ in everything that was compared: compare twice as much."""
 
 
 def plan(
     held: Held, begin: int, segment_bytes: int, epochs: tuple[Epoch, ...], master: MasterLog | None, compare_bytes: int = COMPARE_BYTES
 ) -> Start | Refusal:
-    """Decide where a slave with the log [begin, held.end) and ``epochs`` begins; ``master`` is None when the master cannot be asked.
+    """Decide where a slave with the log [begin, held.end) and ``epochs`` starts; ``master`` is None when the master cannot be asked.
 
     ``compare_bytes`` doubles from attempt to attempt while the logs differ.
     """

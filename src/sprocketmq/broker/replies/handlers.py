@@ -1,6 +1,6 @@
 """Replies to requests (codes 324 and 325): each is pushed to the producer that waits for it (326) and answered when it has arrived.
 
-A reply is not stored: nobody but its requester can use it, and only now. Its topic has to exist and to be writable all the same.
+A reply is not stored: only its requester can use it, and only now. Its topic has to exist and be writable nevertheless.
 """
 
 import logging
@@ -159,7 +159,7 @@ class ReplyHandlers:
         body: bytes,
         ext: dict[str, str],
     ) -> None:
-        """Push a reply and answer the one who sent it."""
+        """Push a reply and answer its sender."""
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         reason: object = None
         try:

@@ -1,1 +1,1 @@
-"""The page that Prometheus scrapes: what it shows of a broker, and the address that serves it."""
+"""The page that Prometheus scrapes: its metrics, and the address that serves it."""

@@ -1,4 +1,4 @@
-"""Makes the page that Prometheus scrapes, in steps, so that no send waits for it."""
+"""Builds the page that Prometheus scrapes, in steps, so that no send waits for it."""
 
 import asyncio
 import logging

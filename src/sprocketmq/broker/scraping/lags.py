@@ -1,4 +1,4 @@
-"""How far the online groups are behind on the topics they subscribe to, as RIP-46 defines it.
+"""The lag of online groups on the topics they subscribe to, as RIP-46 defines it.
 
 ::
 
@@ -31,9 +31,9 @@ MAX_COLD_READS = 200
 
 
 class Lag(NamedTuple):
-    """How far one group is behind on one topic.
+    """The lag of one group on one topic.
 
-    ``latency_ms`` is the age of the oldest message that it has not consumed, ``queueing_ms`` of the oldest one that it has not got.
+    ``latency_ms`` is the age of the oldest message that it has not consumed, ``queueing_ms`` of the oldest one that it has not received.
     """
 
     group: str

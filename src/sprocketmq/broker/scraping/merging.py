@@ -1,4 +1,4 @@
-"""One page of metrics from those of several processes: pure text, no sockets."""
+"""Merging the metrics pages of several processes into one: pure text, no sockets."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Metrics that RIP-46 does not have: batches, waits of sends, refusals, what is behind."""
+"""Metrics beyond RIP-46: batches, waits of sends, refusals, backlogs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

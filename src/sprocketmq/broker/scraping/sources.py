@@ -1,4 +1,4 @@
-"""What the metrics of a broker are read from."""
+"""The sources of a broker's metrics."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from sprocketmq.net.server import RemotingServer
 class Sources:
     """The parts of a broker that metrics need.
 
-    ``counted`` has its topics' counters, ``lags`` those of its groups; both are made anew for each page.
+    ``counted`` has its topics' counters, ``lags`` those of its groups; both are computed for each page.
     """
 
     address: Callable[[], str]

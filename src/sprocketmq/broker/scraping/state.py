@@ -1,4 +1,4 @@
-"""Metrics of what a broker is like now: tables, clients, lags, store. All are worked out when they are scraped. Names as in RIP-46."""
+"""Metrics of a broker's current state: tables, clients, lags, store. All are computed when scraped. Names as in RIP-46."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -230,7 +230,7 @@ STATE = (
         "rocketmq_pop_revive_lag_milliseconds",
         GAUGE,
         ("queue_id",),
-        "Messages whose invisible time is over and that cannot be popped yet: none.",
+        "Messages whose invisible time has passed and that cannot be popped yet: none.",
         _no_revival,
     ),
     Metric("rocketmq_pop_revive_latency_milliseconds", GAUGE, ("queue_id",), "How long those have waited: not at all.", _no_revival),

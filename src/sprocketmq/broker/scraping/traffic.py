@@ -1,4 +1,4 @@
-"""Metrics of messages and requests: what came in, what went out, and how long answers took. The names are those of RIP-46."""
+"""Metrics of messages and requests: messages in and out, and latencies of answers. The names are those of RIP-46."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _INTERNAL = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def truth(value: object) -> str:
-    """Return a truth value as labels write it."""
+    """Return a boolean in the form used in labels."""
     return "true" if value else "false"
 
 

@@ -1,1 +1,1 @@
-"""Transactions: messages that consumers get when their producer has committed them (docs/internals/transactions.md)."""
+"""Transactions: messages that consumers receive once their producer has committed them (docs/internals/transactions.md)."""

@@ -1,4 +1,4 @@
-"""Asks producers about transactions without an outcome, and gives up those that nobody can tell about."""
+"""Asks producers about transactions without an outcome, and gives up on those that remain unanswered."""
 
 import asyncio
 import logging
@@ -65,12 +65,12 @@ class TransactionChecks:
         service.opened = self._opened
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start asking."""
         self._loop = asyncio.get_running_loop()
         self._arm()
 
     def stop(self) -> None:
-        """Ask no more; may be called twice."""
+        """Stop asking; may be called twice."""
         self._loop = None
         self._disarm()
 
@@ -92,7 +92,7 @@ class TransactionChecks:
             self._timer = self._loop.call_later(max(0.0, next_at - self._clock.monotonic()), self.fire)
 
     def fire(self) -> None:
-        """Ask about what is due, up to the limit of one turn. Failures are logged and tried again soon."""
+        """Ask about the transactions that are due, up to the limit of one turn. Failures are logged and retried soon."""
         self._peer_log.sweep()
         now = self._clock.monotonic()
         for offset, half in self._service.open_halves.take_due(now, MAX_AT_ONCE):

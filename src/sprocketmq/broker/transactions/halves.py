@@ -44,7 +44,7 @@ def half_properties(pairs: dict[str, str], topic: str, queue_id: int, *, group: 
 
 
 def committed_properties(half: ReceivedMessage) -> dict[str, str]:
-    """Return the properties of the message that consumers get. Raises RemoteProtocolError for properties that cannot be read."""
+    """Return the properties of the message for consumers. Raises RemoteProtocolError for properties that cannot be read."""
     return {name: value for name, value in half.properties.items() if name not in (REAL_TOPIC, REAL_QID)}
 
 
@@ -55,12 +55,12 @@ def real_queue(pairs: Mapping[str, str]) -> int:
 
 
 def committed_flag(half: ReceivedMessage) -> int:
-    """Return the system flag of the message that consumers get."""
+    """Return the system flag of the message for consumers."""
     return half.sys_flag & ~SYSFLAG_TRANSACTION_MASK | SYSFLAG_TRANSACTION_COMMITTED
 
 
 def immunity_s(pairs: Mapping[str, str]) -> float:
-    """Return how long a producer wants not to be asked about a half message, in seconds; 0 when it does not say."""
+    """Return the seconds for which a producer does not want to be asked about a half message; 0 when it sets none."""
     text = pairs.get(CHECK_IMMUNITY, "")
     return float(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0.0
 
@@ -68,7 +68,7 @@ def immunity_s(pairs: Mapping[str, str]) -> float:
 def half_at(store: MessageStore, log_offset: int, queue_offset: int | None = None, topic: str = HALF_TOPIC) -> ReceivedMessage | None:
     """Return the half message at a log offset; None when there is none, or another one than that of ``queue_offset``.
 
-    With ``topic`` DISCARDED_HALVES_TOPIC it is one that was put aside. Raises RemoteProtocolError when it is damaged.
+    With ``topic`` DISCARDED_HALVES_TOPIC it is one that was given up on. Raises RemoteProtocolError when it is damaged.
     """
     view = store.record_at(log_offset) if 0 <= log_offset < store.commitlog_visible_offset else None
     if view is None:
@@ -81,7 +81,7 @@ def half_at(store: MessageStore, log_offset: int, queue_offset: int | None = Non
 
 
 def check_body(half: ReceivedMessage, times: int) -> bytes:
-    """Return the record that a producer gets with the question, which is asked for the ``times``-th time."""
+    """Return the record to send to a producer with the ``times``-th check."""
     pairs = half.properties
     born_host, store_host = half.raw_hosts
     return encode_record(

@@ -1,4 +1,4 @@
-"""Producers tell how their transactions have ended (code 37), operators have those asked about that were put aside (323)."""
+"""Requests about transactions: producers end them (code 37), operators have those checked again that were given up on (323)."""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class TransactionHandlers:
             conn.respond(command, refusal[0], remark=reason)
 
     def resume(self, conn: ServerConnection, command: Command) -> None:
-        """Ask once more about a transaction that was put aside; answered when that is as durable as a send."""
+        """Check a transaction again that was given up on; answered when that is as durable as a send."""
         header = command.header(ResumeCheck)
         refusal = _refusal(lambda: self._resume(conn, command, header))
         if refusal is not None:
@@ -92,7 +92,7 @@ class TransactionHandlers:
             service.roll_back(conn, command, half, waits=waits)
 
     def _half(self, conn: ServerConnection, command: Command, header: EndTransaction) -> ReceivedMessage:
-        """Return the half message that a request names. Raises SendRefused, in the reference's words where it has any."""
+        """Return the half message that a request names. Raises SendRefused, with the reference's text where it has one."""
         half = half_at(self._service.store, header.commit_log_offset)
         if half is None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
@@ -115,7 +115,7 @@ class TransactionHandlers:
 
 
 def _refusal(answer: Callable[[], None]) -> tuple[int, str] | None:
-    """Return code and words of a refusal; None when ``answer`` has answered, or will."""
+    """Return code and remark of a refusal; None when ``answer`` has answered, or will."""
     try:
         answer()
     except (SendRefused, TopicRefused) as e:

@@ -1,4 +1,4 @@
-"""Transactions without an outcome: which half messages they have, and when their producers are asked about them. Pure."""
+"""Transactions without an outcome: their half messages, and when their producers are asked about them. No I/O."""
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
@@ -16,7 +16,7 @@ MAX_MARKS = 1_024
 
 @dataclass(slots=True)
 class OpenHalf:
-    """A half message: where its record is, the topic it is for, when its producer is asked next (monotonic), and how often it was."""
+    """A half message: the place of its record, its topic, when its producer is asked next (monotonic), and how often it has been."""
 
     log_offset: int
     topic: str
@@ -40,7 +40,7 @@ class OpenTransactions:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another one."""
+        """Whether the limit is reached."""
         return len(self._open) >= MAX_OPEN
 
     def clear(self) -> None:
@@ -65,7 +65,7 @@ class OpenTransactions:
         return half if half is not None and half.log_offset == log_offset else None
 
     def end(self, offset: int, outcome: int) -> None:
-        """Note the outcome of a transaction."""
+        """Record the outcome of a transaction."""
         half = self.drop(offset)
         if half is not None:
             self._ended[half.log_offset] = outcome
@@ -80,7 +80,7 @@ class OpenTransactions:
         return half
 
     def outcome(self, log_offset: int) -> int | None:
-        """Return the outcome of a transaction that has ended not long ago."""
+        """Return the outcome of a recently ended transaction."""
         return self._ended.get(log_offset)
 
     def _forget(self, half: OpenHalf) -> None:
@@ -92,7 +92,7 @@ class OpenTransactions:
 
     @property
     def next_at(self) -> float | None:
-        """When the next producer is to be asked; None without open transactions."""
+        """When the next producer has to be asked; None without open transactions."""
         due = self._due
         while due and not self._is_current(*due[0]):
             heappop(due)
@@ -109,7 +109,7 @@ class OpenTransactions:
         return found
 
     def defer(self, offset: int, half: OpenHalf, ask_at: float) -> None:
-        """Have the producer of a half message asked at ``ask_at``."""
+        """Schedule the check of a half message at its producer for ``ask_at``."""
         half.ask_at = ask_at
         heappush(self._due, (ask_at, offset))
 
@@ -120,7 +120,7 @@ class OpenTransactions:
     # --- progress ---
 
     def note_mark(self, mark_offset: int, half_offset: int) -> None:
-        """Note a mark in its queue, and the highest half message it names; in the order of the queue."""
+        """Record a mark in its queue, and the highest half message it names; in queue order."""
         highest = max(half_offset, self._marks[-1][1]) if self._marks else half_offset
         self._marks.append((mark_offset, highest))
         if len(self._marks) > MAX_MARKS:

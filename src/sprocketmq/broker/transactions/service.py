@@ -1,4 +1,4 @@
-"""The transactions of one broker: storing half messages, committing them or rolling them back, and what a restart finds of them.
+"""The transactions of one broker: storing half messages, committing or rolling them back, and recovering them at a restart.
 
 The two topics and the offsets of ``CID_RMQ_SYS_TRANS`` are all that is kept, in the reference's form. A commit stores the message and the
 mark that its transaction has ended with one write, in this order. A kill in the middle of that write leaves a message without its mark
@@ -61,7 +61,7 @@ class _Progress(NamedTuple):
 class TransactionService:
     """Half messages of one broker. ``open`` reads them from the store, on a master only; ``note_progress`` is called from time to time.
 
-    ``opened`` is called when a half message was added: who asks producers sets it.
+    ``opened`` is called when a half message was added; the part that asks producers sets it.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class TransactionService:
             halves.add(offset, OpenHalf(log_offset, pairs.get(REAL_TOPIC, ""), now + max(left_s, self.timeout_s)))
 
     def _units(self, topic: str) -> list[tuple[int, int]]:
-        """Return queue offset and log offset of what is still needed of the queue of ``topic``."""
+        """Return the queue offset and log offset from which the queue of ``topic`` is still needed."""
         low, high = self.store.min_offset(topic, QUEUE_ID), self.store.max_offset(topic, QUEUE_ID)
         offset = min(max(self._offsets.get(TRANSACTION_GROUP, topic, QUEUE_ID) or 0, low), high)
         found: list[tuple[int, int]] = []
@@ -132,7 +132,7 @@ class TransactionService:
         return found
 
     def _is_committed(self, half: ReceivedMessage, pairs: Mapping[str, str]) -> bool:
-        """Tell whether the message of a half without a mark is there, as the end of one of the queues that a commit writes to."""
+        """Return whether the message of a half without a mark exists, at the end of one of the queues that a commit writes to."""
         store = self.store
         level = pairs.get(DELAY, "")
         # As it is stored; ``copied_from`` is that of parked messages.
@@ -152,7 +152,7 @@ class TransactionService:
         return False
 
     def note_progress(self) -> None:
-        """Commit how far both queues are done with, as far as the log is on the disk: after a crash nothing may be skipped."""
+        """Commit the progress in both queues, up to what is flushed of the log: after a crash nothing may be skipped."""
         store = self.store
         waiting = self._waiting
         if waiting is not None and store.commitlog_flushed_offset >= waiting.log_end:
@@ -275,7 +275,7 @@ class TransactionService:
         return True
 
     def discard(self, half: ReceivedMessage) -> None:
-        """Put a half message that nobody could tell about where operators find it, and end its transaction.
+        """Store a half message that was given up on where operators find it, and end its transaction.
 
         Raises what the store raises; the transaction stays open then.
         """
@@ -309,7 +309,7 @@ class TransactionService:
         self._ended(half.queue_offset, mark, TransactionOutcome.ROLLBACK)
 
     def resume(self, conn: ServerConnection, command: Command, kept: ReceivedMessage, *, waits: bool) -> None:
-        """Begin the transaction of a message that was put aside once more, and answer ``command`` when its half is as durable as a send.
+        """Reopen the transaction of a message that was given up on, and answer ``command`` when its half is as durable as a send.
 
         Raises SendRefused when its topic is gone, and what the store raises.
         """

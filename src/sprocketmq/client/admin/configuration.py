@@ -77,7 +77,7 @@ class ConfigurationAdmin(ReplicationAdmin):
         return BrokerStats.decode(self._expect_success(response, address).body)
 
     async def consume_time_spans(self, group: str, topic: str) -> list[ConsumeTimeSpan]:
-        """Return of each queue of ``topic`` when its messages were stored, and how long the group's next one has waited.
+        """Return for each queue of ``topic`` when its messages were stored, and how long the group's next message has waited.
 
         Raises TopicNotFound. Apache's broker gives times of -1, and a ``delay_time`` without meaning, for a queue without a commit.
         """
@@ -144,7 +144,7 @@ def _changes(changes: Mapping[str, Setting]) -> bytes:
 
 
 def _change(wanted: TopicConfig, known: TopicConfig | None) -> TopicConfig | None:
-    """Return what to ask a broker for that has ``known``: only attributes that change, with their signs; None when nothing does."""
+    """Return the changes to request from a broker that has ``known``: signed attributes, or None when nothing changes."""
     has = known.attributes if known is not None else {}
     attributes = {f"+{key}": value for key, value in wanted.attributes.items() if has.get(key) != value}
     if known is not None and not attributes and msgspec.structs.replace(wanted, attributes=has) == known:

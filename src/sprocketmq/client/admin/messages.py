@@ -82,7 +82,7 @@ class MessageQueries(TopicAdmin):
         return decode_records(bytes(self._expect_success(response, address).body), verify_crc=True)
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Have a broker ask again about a transaction that it has put aside.
+        """Make a broker check a transaction again that it has given up on.
 
         ``offset_msg_id`` is the broker's id of the half message in the topic ``TRANS_CHECK_MAX_TIME_TOPIC``. Resuming it twice makes two
         transactions. Raises ConfigError for an invalid id, TopicNotFound when the transaction's topic is gone, BrokerError when the message

@@ -64,7 +64,7 @@ class ReplicationAdmin(GroupAdmin):
         return EpochCache.decode(self._expect_success(response, address).body)
 
     async def change_master(self, address: str, master_address: str, epoch: int, *, timeout_s: float = ROLE_TIMEOUT_S) -> None:
-        """Tell the broker at ``address`` that the one at ``master_address`` is the master from ``epoch`` on: itself, or another one.
+        """Inform the broker at ``address`` that the one at ``master_address``, itself or another, is the master from ``epoch`` on.
 
         Returns when it has its new role. Raises BrokerError when it refuses, such as for an epoch that is not higher than its own.
         """
@@ -75,7 +75,7 @@ class ReplicationAdmin(GroupAdmin):
     async def brokers(self, broker_name: str | None = None) -> list[BrokerState]:
         """Return all registered brokers, or those of one name, by name and id; those that do not answer with their ``problem``.
 
-        Slaves are asked before their master, so that what they lack is rather overstated than understated.
+        Slaves are asked before their master, so that their lag is overstated rather than understated.
         """
         info = await self.cluster()
         clusters = {name: cluster for cluster, names in info.cluster_addr_table.items() for name in names}
@@ -121,7 +121,7 @@ class ReplicationAdmin(GroupAdmin):
 
 
 def with_lags(states: Iterable[BrokerState]) -> list[BrokerState]:
-    """Return the states with what each slave lacks of its master's log.
+    """Return the states with each slave's lag behind its master's log.
 
     Masters know the connections of slaves, not their ids: a slave's connection is one from its host, or from elsewhere if there is none,
     as a machine may have several addresses. Of several slaves the one with more of the log has the connection that acknowledged more.

@@ -14,7 +14,7 @@ from sprocketmq.protocol.names import check_topic
 
 
 class AdminRequests(Client):
-    """Requests of an AdminClient, which says what they raise."""
+    """Requests of an AdminClient; its docstring lists what they raise."""
 
     _timeout_s: float
     _offsets: OffsetRequests

@@ -1,4 +1,4 @@
-"""Administration of committed offsets: where a group would go, and moving it there."""
+"""Administration of committed offsets: the offsets a group would be moved to, and moving it there."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Messages by time and by offset: what is read of a topic is limited, and results say what ended them."""
+"""Messages by time and by offset: each search is limited, and its result names the limit that ended it."""
 
 import asyncio
 import heapq
@@ -66,8 +66,8 @@ class MessageSearch(MessageQueries):
         """Return the newest ``max_count`` messages of ``topic`` (or of one ``queue``) stored in ``[begin_ms, end_ms]``.
 
         ``match`` chooses among them. The search reads from the newest message back and ends at ``max_scanned`` messages, ``max_bytes``
-        or ``timeout_s``, whichever is first, and after MAX_QUEUES_SEARCHED queues. A broker that is away is skipped and named in the
-        result. Raises TopicNotFound.
+        or ``timeout_s``, whichever is first, and after MAX_QUEUES_SEARCHED queues. A broker that does not answer is skipped and named in
+        the result. Raises TopicNotFound.
         """
         check_number("max_count", max_count, least=1, whole=True)
         check_number("timeout_s", timeout_s, over=0)
@@ -194,7 +194,7 @@ class _Search:
 
     @property
     def spent(self) -> Cut | None:
-        """The limit of what may be read that is reached."""
+        """The name of the limit that has been reached, None for none."""
         if self._scanned >= self._max_scanned:
             return "scanned"
         return "bytes" if self._bytes >= self._max_bytes else None

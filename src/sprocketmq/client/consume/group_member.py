@@ -223,7 +223,7 @@ class GroupMember:
             timer.cancel()
 
     async def _balance(self, topic: str, held: list[ProcessQueue]) -> bool:
-        """Balance one topic. Returns whether it need not be tried again soon; reports what went wrong."""
+        """Balance one topic and report problems. Returns False when it should be tried again soon."""
         try:
             balanced = await self._rebalance(topic, held)
         except ClientClosed:
@@ -336,7 +336,7 @@ class GroupMember:
         return []
 
     async def _ask_members(self, address: str) -> list[str] | SprocketError:
-        """Return the client ids of the group that a broker knows, or why it does not tell."""
+        """Return the client ids of the group that a broker knows, or why it did not answer."""
         try:
             response = await self._instance.ask(
                 address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=to_ext(ConsumerGroupRequest(self.group))
@@ -352,7 +352,7 @@ class GroupMember:
         return []
 
     async def _take_over(self, queues: Collection[MessageQueue]) -> bool:
-        """Begin with ``queues``, all of one broker, at their start offsets. Returns whether all of them have one."""
+        """Open ``queues``, all of one broker, at their start offsets. Returns whether all of them have a start offset."""
         starts = await quick_starts(self._store, self._offsets, queues, self._consume_from)
         for queue, offset in starts.items():
             self._open(queue, offset)
@@ -426,7 +426,7 @@ class GroupMember:
             self.rebalance_soon()
 
     def batch_ended(self, pq: ProcessQueue) -> None:
-        """Note that a handler has ended with a batch of ``pq``."""
+        """Record that a handler has finished a batch of ``pq``."""
         release = self._releases.get(pq)
         if release is not None and not pq.busy:
             release.handler_ended()

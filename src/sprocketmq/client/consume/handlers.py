@@ -179,7 +179,7 @@ class _Crew:
 
 
 def _observed(handler: Handler, hooks: HookCalls) -> Handler:
-    """Return a handler that does what ``handler`` does, between the calls of ``handling`` and ``handled``."""
+    """Wrap ``handler`` between the calls of ``handling`` and ``handled``."""
 
     def observed(batch: ReceivedBatch) -> object:
         call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts)

@@ -69,7 +69,7 @@ class GroupOffsets:
         await all_of(self._commit(pq) for pq in pqs)
 
     def settled(self, pq: ProcessQueue) -> bool:
-        """Return whether ``settle`` has nothing to do: all that pulls may have committed of ``pq`` is where it was begun."""
+        """Return whether ``settle`` has nothing to do: pulls can have committed nothing for ``pq`` but its start offset."""
         return pq.commit_offset == pq.began_at and not self._is_behind(pq)
 
     async def settle(self, pqs: Iterable[ProcessQueue]) -> None:
@@ -147,7 +147,7 @@ async def start_offset(store: OffsetStore, requests: OffsetRequests, queue: Mess
 async def quick_starts(
     store: OffsetStore, requests: OffsetRequests, queues: Iterable[MessageQueue], consume_from: ConsumeFrom
 ) -> dict[MessageQueue, int]:
-    """Return what ``start_offset`` returns, for those of ``queues`` whose start the answers of connected masters tell."""
+    """Return what ``start_offset`` returns, for those of ``queues`` whose start is known from the answers of connected masters."""
     found = await store.committed_of(queues, zero_if_young=_counts_young(consume_from))
     starts = {queue: _start(queue, offset, consume_from) for queue, offset in found.items()}
     known = {queue: offset for queue, offset in starts.items() if offset is not None}
@@ -159,7 +159,7 @@ async def quick_starts(
 def _counts_young(consume_from: ConsumeFrom) -> bool:
     """Return whether the 0 that a broker answers for a young queue may stand for a committed offset.
 
-    Not with a start time; and those who read from the first message anyway need not have the broker look whether it is still there.
+    Not with a start time. A group that reads from the first message anyway does not need the broker to check that it still exists.
     """
     return consume_from == "last"
 
@@ -172,7 +172,7 @@ def _start(queue: MessageQueue, committed: int | None, consume_from: ConsumeFrom
 
 
 def from_where(consume_from: ConsumeFrom) -> str:
-    """Return the wire name of a start rule. Raises ConfigError for an argument that is none."""
+    """Return the wire name of a start rule. Raises ConfigError for an argument that is not a start rule."""
     if consume_from == "last":
         return "CONSUME_FROM_LAST_OFFSET"
     if consume_from == "first":

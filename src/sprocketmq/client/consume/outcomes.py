@@ -1,4 +1,4 @@
-"""What happens to a batch when its handler has ended: acknowledged, sent back, handed out again, or timed out."""
+"""The outcomes of a batch after its handler has ended: acknowledged, sent back, handed out again, or timed out."""
 
 import logging
 from collections.abc import Coroutine
@@ -66,7 +66,7 @@ class Outcomes:
         self._end(batch, batch.to_retry(failed=False, orderly=self._orderly))
 
     def failed(self, batch: ReceivedBatch, error: BaseException) -> None:
-        """Log that the handler of ``batch`` raised ``error``, and have what it did not mark done delivered again."""
+        """Log that the handler of ``batch`` raised ``error``, and redeliver the messages that it did not mark done."""
         self._count(batch)
         self._counts.handler_failures.add(error)
         again = batch.to_retry(failed=True, orderly=self._orderly)
@@ -83,7 +83,7 @@ class Outcomes:
         self._end(batch, again)
 
     def give_back(self, batch: ReceivedBatch) -> None:
-        """Hand ``batch`` out again: nobody handled it."""
+        """Hand ``batch`` out again: no handler processed it."""
         pq = self._member.queues.get(batch.queue)
         if pq is not None and pq.give_back(batch):
             self._member.batch_ended(pq)

@@ -247,7 +247,7 @@ class PullConsumer(Client):
         )
 
     async def check_expression(self, queue: MessageQueue, expression: str, expression_type: ExpressionType = "TAG") -> None:
-        """Have the queue's broker check an expression: Apache's broker answers pulls with an invalid condition with all messages.
+        """Ask the queue's broker to check an expression: Apache's broker answers a pull with an invalid condition with all messages.
 
         Raises BrokerError with the broker's reason, and what asking a broker raises.
         """
@@ -271,7 +271,7 @@ class PullConsumer(Client):
         return await self._offsets.max_offset(queue)
 
     def offsets_from_slave(self, queue: MessageQueue) -> bool:
-        """Tell whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
+        """Return whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
         return queue in self._offsets.from_slaves
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -299,7 +299,7 @@ class PullConsumer(Client):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """What became of the traces so far; all zero without ``trace``."""
+        """Counts of traces by outcome so far; all zero without ``trace``."""
         return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
 
     def stats(self) -> ConsumerStats:

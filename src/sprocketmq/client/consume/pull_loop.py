@@ -138,7 +138,7 @@ class _Loop:
 class PullLoops:
     """Pulls every queue from ``begin`` until ``end``.
 
-    ``found(pq)`` is called when messages arrived; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
+    ``found(pq)`` is called when messages arrive; ``lost()`` when a queue's topic has no route any more; ``refused(error)`` when a broker
     refuses the group for good, which ends the loop of that queue. A user who has lost a right, or is unknown, may get access again: the
     loop goes on then, and ``denied(error)`` is called after each try. With ``commits`` each pull carries the commit offset. With
     ``sends_subscription`` it carries the subscription, for clients that may send no heartbeat. ``may_take`` tells whether messages of a
@@ -395,7 +395,7 @@ class PullLoops:
             del response, result, messages  # or they would stay in memory until the next pull is answered
 
     def _connect(self, loop: _Loop) -> Connection | None:
-        """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` looks after."""
+        """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` handles."""
         queue = loop.pq.queue
         route = loop.route = self._instance.routes.get(queue.topic)
         loop.conn = None
@@ -442,7 +442,7 @@ class PullLoops:
             await self._instance.timers.sleep(max(0.0, loop.pq.pulled_at + STALL_PAUSE_S - now))
 
     async def _wait_for_master(self, loop: _Loop, result: PullResult, address: str) -> None:
-        """Pause as a slave no longer has the next message: going on behind it would lose messages that the master may have."""
+        """Pause because a slave no longer has the next message: skipping it would lose messages that the master may have."""
         if not loop.lacking:
             loop.lacking = True
             log.warning(

@@ -45,7 +45,7 @@ class Sql(str):
 
 
 def type_of(expression: str, expression_type: ExpressionType = TAG) -> ExpressionType:
-    """Return the type of an expression, which an ``Sql`` has itself."""
+    """Return the type of an expression: that of an ``Sql``, or TAG."""
     return SQL92 if isinstance(expression, Sql) else expression_type
 
 
@@ -274,7 +274,7 @@ def _template(
     version: int,
     expression_type: str,
 ) -> tuple[bytes, bytes]:
-    """Return the template's text before and behind the queue id."""
+    """Return the template's text before and after the queue id."""
     before = b'{"consumerGroup":%b,"topic":%b,"queueId":"' % (_quote(group), _quote(topic))
     behind = (
         b'","queueOffset":"%%d","maxMsgNums":"%%d","sysFlag":"%d","commitOffset":"%%d",'

@@ -376,7 +376,7 @@ class PushConsumer(Client):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """What became of the traces so far; all zero without ``trace``."""
+        """Counts of traces by outcome so far; all zero without ``trace``."""
         return TraceStats() if self._trace_writer is None else self._trace_writer.stats()
 
     @property

@@ -74,7 +74,7 @@ class ReadyQueues:
         return None
 
     def offer(self, pq: ProcessQueue) -> None:
-        """Note that ``pq`` has messages, once for each batch, so that queues take turns. A spare note finds nothing and is dropped."""
+        """Record that ``pq`` has messages, once for each batch, so that queues take turns. A spare note finds nothing and is dropped."""
         self._ready.append(pq)
         self._wake_one()
 
@@ -91,7 +91,7 @@ class ReadyQueues:
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Have every waiting task look at the state of the consumer."""
+        """Wake every waiting task, so that it looks at the state of the consumer."""
         for waiter in self._takers:
             if not waiter.done():
                 waiter.set_result(None)

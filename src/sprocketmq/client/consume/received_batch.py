@@ -71,7 +71,7 @@ class ReceivedBatch(list[ReceivedMessage]):
         self.on_ack(self)
 
     def retry(self, message: ReceivedMessage, delay_level: int = BROKER_DECIDES) -> None:
-        """Have this message delivered again later; the other messages of the batch are not affected.
+        """Request that this message is delivered again later; the other messages of the batch are not affected.
 
         It is sent back when the batch ends. ``delay_level`` 0 lets the broker choose (10 s, then 30 s, 1 min and so on), 1 to 18 selects an
         entry of the broker's table (1 s 5 s 10 s 30 s 1 min ... 2 h), -1 moves the message to the dead-letter topic. In an orderly

@@ -44,7 +44,7 @@ class SubscriptionCheck:
             self._reported[topic] = theirs
 
     async def conditions(self) -> None:
-        """Have the brokers of each topic check the condition that is subscribed with. Raises the error of one that refuses it.
+        """Ask the brokers of each topic to check the condition of the subscription. Raises the error of one that refuses it.
 
         A broker that cannot be reached is left out: it refuses the pulls.
         """

@@ -614,7 +614,7 @@ class Producer(Client):
 
     @property
     def trace_stats(self) -> TraceStats:
-        """What became of the traces so far; all zero without ``trace``."""
+        """Counts of traces by outcome so far; all zero without ``trace``."""
         if self._trace_writer is None or self._traces is None:
             return TraceStats()
         written = self._trace_writer.stats()

@@ -226,11 +226,11 @@ class KafkaConsumer:
         self._thread.start()
 
     def pause(self) -> None:
-        """Have the thread pause all partitions."""
+        """Ask the thread to pause all partitions."""
         self._pausing = True
 
     def resume(self) -> None:
-        """Have the thread resume all partitions."""
+        """Ask the thread to resume all partitions."""
         self._pausing = False
 
     async def close(self) -> None:

@@ -88,7 +88,7 @@ def results_or_raise(found: Sequence["R | TaskFailure"], root: str, *, writing: 
 
 
 def over_connect(spark: "SparkSession") -> bool:
-    """Tell whether a session is one of Spark Connect: its driver is in another process, perhaps on another machine."""
+    """Return whether a session is a Spark Connect session: its driver is in another process, perhaps on another machine."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

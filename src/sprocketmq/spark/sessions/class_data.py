@@ -81,7 +81,7 @@ class ClassData:
         return options
 
     def ended(self, classes: int) -> None:
-        """Note that the JVM started with these options is about to end, with its number of loaded ``classes``."""
+        """Record that the JVM started with these options is about to end, with its number of loaded ``classes``."""
         with contextlib.suppress(OSError):
             if self._build is not None:
                 _write(self._build.with_suffix(".json"), {"classes": classes})
@@ -171,7 +171,7 @@ def _key(java: Java, spark_home: str) -> str:
 
 
 def _plain_class_path(spark_home: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether Spark's class path consists of its jars only: with non-empty directories on it the JVM archives nothing."""
+    """Return whether Spark's class path consists of its jars only: with non-empty directories on it the JVM archives nothing."""
     if any(environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES")):
         return False
     configuration = Path(environ.get("SPARK_CONF_DIR") or Path(spark_home, "conf"))

@@ -214,12 +214,12 @@ def _reach(master: str) -> None:
 
 
 def _is_here(url: str) -> bool:
-    """Tell whether everything runs on this machine. Workers elsewhere must reach this process by an address other than loopback."""
+    """Return whether everything runs on this machine. Workers elsewhere must reach this process by an address other than loopback."""
     return url.startswith("local") or re.match(r"spark://(localhost|127\.[\d.]+|\[::1\]):", url) is not None
 
 
 def _shares_classes_otherwise(own_options: str, conf: Mapping[str, str]) -> bool:
-    """Tell whether the user's settings configure class-data sharing, or change the class path of the archive."""
+    """Return whether the user's settings configure class-data sharing, or change the class path of the archive."""
     return "-Xshare" in own_options or "SharedArchiveFile" in own_options or "spark.driver.extraClassPath" in conf
 
 

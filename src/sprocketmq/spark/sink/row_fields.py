@@ -37,7 +37,7 @@ class RowFields:
         return int(self.numbers[int(place)])
 
     def has(self, name: str) -> bool:
-        """Tell whether the rows have this column, even if it is all null."""
+        """Return whether the rows have this column, even if it is all null."""
         return name in self._columns
 
     def column(self, name: str) -> pa.Array | None:

@@ -110,7 +110,7 @@ def close_producers() -> None:
 
 
 def is_too_large(error: SprocketError) -> bool:
-    """Tell whether a broker refused a request for its size. Brokers use the same code for invalid delays; only the text differs."""
+    """Return whether a broker refused a request for its size. Brokers use the same code for invalid delays; only the text differs."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL and "body" in str(error)
 
 

@@ -143,7 +143,7 @@ class ClusterAccess:
         return [name for name in found if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def topic_exists(self, topic: str) -> bool:
-        """Tell whether a nameserver knows a route of ``topic``, retry and dead-letter topics included."""
+        """Return whether a nameserver knows a route of ``topic``, retry and dead-letter topics included."""
         try:
             self._administer(lambda: self._admin.queues(topic))
         except TopicNotFound:
@@ -167,7 +167,7 @@ class ClusterAccess:
         return dict(zip(asked, self._all(self._consumer.max_offset, asked), strict=True))
 
     def offsets_from_slave(self, queue: MessageQueue) -> bool:
-        """Tell whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
+        """Return whether a slave gave the last answer about offsets of ``queue``: it may lack messages that the master has."""
         return self._consumer.offsets_from_slave(queue)
 
     def at_time(self, queues: Sequence[MessageQueue], timestamp_ms: int) -> Offsets:
@@ -213,7 +213,7 @@ class ClusterAccess:
     # --- messages ---
 
     def check_filter(self, queues: Iterable[MessageQueue], filter: Filter | None) -> None:  # noqa: A002
-        """Have each broker of ``queues`` validate ``filter``. Raises FilterRefused with the broker's name and its answer."""
+        """Ask each broker of ``queues`` to validate ``filter``. Raises FilterRefused with the broker's name and its answer."""
         check_filter(filter)
         if filter is None or filter[0] == "TAG":
             return
@@ -305,7 +305,7 @@ class ClusterAccess:
             raise self._security.refused(e) from None
 
     async def _is_gone(self, queue: MessageQueue) -> bool:
-        """Tell whether the queue's broker is registered without the queue. A broker always registers with all its topics."""
+        """Return whether the queue's broker is registered without the queue. A broker always registers with all its topics."""
         try:
             await self._admin.start()
             try:

@@ -92,11 +92,11 @@ class ReadOptions:
     security: SecurityOptions
 
     def reads_topic(self, topic: str) -> bool:
-        """Tell whether the read selects ``topic``."""
+        """Return whether the read selects ``topic``."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Tell whether the read selects ``queue``, if it exists."""
+        """Return whether the read selects ``queue``, if it exists."""
         return queue in self.assign if self.assign else self.reads_topic(queue.topic)
 
     @property

@@ -77,7 +77,7 @@ def start_of_longest(ranges: Sequence[QueueRange]) -> Offsets:
 
 
 def size_matters(options: ReadOptions, ranges: Sequence[QueueRange]) -> bool:
-    """Tell whether large messages would need more tasks than the number of rows alone."""
+    """Return whether large messages would need more tasks than the number of rows alone."""
     rows = sum(map(len, ranges))
     return count_partitions(rows, options.max_partitions, row_bytes=inf) > count_partitions(rows, options.max_partitions)
 

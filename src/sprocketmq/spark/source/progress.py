@@ -53,7 +53,7 @@ class ProgressReporter:
         return ProgressReporter, self._arguments
 
     def note(self, begun: Offsets, latest: Offsets) -> None:
-        """Note that everything before ``begun`` is in the sink, and that the queues end at ``latest``."""
+        """Record that everything before ``begun`` is in the sink, and that the queues end at ``latest``."""
         before = self._before
         if before is not None and begun != before:
             self._batches += 1

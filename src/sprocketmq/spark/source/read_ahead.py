@@ -23,7 +23,7 @@ class PullFuture(Protocol):
     """The answer to a pull: a Future, or in the loop thread a lighter object with the same three methods."""
 
     def done(self) -> bool:
-        """Tell whether a result or an error is there."""
+        """Return whether a result or an error is available."""
         ...
 
     def result(self) -> PullResult:

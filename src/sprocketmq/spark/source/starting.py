@@ -69,7 +69,7 @@ def queues_to_start_with(options: ReadOptions, access: ClusterAccess) -> list[Me
 
 
 def check_filter(options: ReadOptions, access: ClusterAccess, queues: Sequence[MessageQueue]) -> None:
-    """Have the brokers validate the filter before any task uses it. Raises OptionError."""
+    """Ask the brokers to validate the filter before any task uses it. Raises OptionError."""
     try:
         access.check_filter(queues, options.filter)
     except FilterRefused as e:

@@ -100,7 +100,7 @@ class TopicStream(SameVersion, DataSourceStreamReader):
     # --- what versions of Spark ask for in different ways ---
 
     def end_here(self) -> None:
-        """Have the query end with the messages that there are now."""
+        """Make the query end with the messages that exist now."""
         self._target = self._with_retries(lambda: open_cluster(self._options).latest(self._find_queues()))
 
     def next_offset(self, start: dict[str, Any], *, everything: bool = False) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def link(
 
 
 def _chain(slots: bytearray, hashes: NDArray[np.int32], first: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Let each entry's slot name the entry; return the slots, the entry each named before, and how many named none.
+    """Point each entry's slot to the entry; return the slots, the entry each pointed to before, and how many pointed to none.
 
     ``first`` is the number of the first entry.
     """
@@ -99,7 +99,7 @@ def relink(slots: bytearray, block: bytes, first: int) -> Linked | None:
 
 
 def fill_slots(slots: bytearray, block: bytes, first: int) -> None:
-    """Let the slots name the entries of a block, without regard to the entries' links."""
+    """Point the slots to the entries of a block, without regard to the entries' links."""
     table = np.frombuffer(slots, INT32_DTYPE)
     hashes = np.frombuffer(block, INDEX_ENTRY_DTYPE)["key_hash"].astype(np.uint32) & np.uint32(0x7FFFFFFF)
     table[hashes % np.uint32(len(table))] = np.arange(first, first + len(hashes))  # of several in one slot the last one stays

@@ -70,7 +70,7 @@ def elapsed_seconds(elapsed_ms: int) -> int:
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether an index file can have this name."""
+    """Return whether an index file can have this name."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 

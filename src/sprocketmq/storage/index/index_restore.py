@@ -86,7 +86,7 @@ def _shape_of_file(fs: FileSystem, path: str) -> FileShape | None:
 
 
 def _is_consistent(file: IndexFile) -> bool:
-    """Tell whether the slots and chains are those that indexing the entries would make, and the entries are in log order."""
+    """Return whether the slots and chains are those that indexing the entries would make, and the entries are in log order."""
     from sprocketmq.storage.index import index_arrays
 
     header = file.header
@@ -103,7 +103,7 @@ def _is_consistent(file: IndexFile) -> bool:
 
 
 def _is_confirmed(file: IndexFile, before: IndexFile | None, log_min: int, keys_at: KeysAt) -> bool:
-    """Tell whether the log has the keys of some entries, the last among them, and has none between this file and the one before."""
+    """Return whether the log has the keys of some entries, the last among them, and has none between this file and the one before."""
     count = file.header.next_entry
     for number in {max(1, count - 1 - i * count // _SAMPLES) for i in range(_SAMPLES)}:
         hash_, log_offset, _, _ = file.entry(number)

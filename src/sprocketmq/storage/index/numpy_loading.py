@@ -8,7 +8,7 @@ import threading
 
 
 def arrays_loaded() -> bool:
-    """Tell whether the modules that need numpy are loaded."""
+    """Return whether the modules that need numpy are loaded."""
     return "sprocketmq.storage.index.index_arrays" in sys.modules
 
 

@@ -61,7 +61,7 @@ def _searched(view: FileView, begin: int, end: int, last: int) -> Iterator[int]:
 
 
 def _first_entry_fits(view: FileView, slots: int, begin: int) -> bool:
-    """Tell whether entry 1 is where ``slots`` puts it: it has the log offset ``begin``, no previous entry, and its slot is in use."""
+    """Return whether entry 1 fits ``slots``: it has the log offset ``begin`` and no previous entry, and its slot is in use."""
     entries_pos = INDEX_HEADER_BYTES + 4 * slots
     data = view.read(entries_pos + INDEX_ENTRY_BYTES, INDEX_ENTRY_BYTES)
     if len(data) < INDEX_ENTRY_BYTES:
@@ -74,7 +74,7 @@ def _first_entry_fits(view: FileView, slots: int, begin: int) -> bool:
 
 
 def _last_entry_fits(view: FileView, slots: int, last: int, end: int) -> bool:
-    """Tell whether entry ``last`` is where ``slots`` puts it: it has the log offset ``end``, and its slot names it."""
+    """Return whether entry ``last`` fits ``slots``: it has the log offset ``end``, and its slot points to it."""
     data = view.read(INDEX_HEADER_BYTES + 4 * slots + INDEX_ENTRY_BYTES * last, INDEX_ENTRY_BYTES)
     if len(data) < INDEX_ENTRY_BYTES:
         return False

@@ -69,7 +69,7 @@ class QueueCheck:
     # --- records, in log order ---
 
     def continue_at(self, first: int, log_offset: int, damaged_from: int, findings: Findings, place: tuple[str, int]) -> None:
-        """Note that the next record has queue offset ``first``, which may be the one due, an earlier one or a later one.
+        """Record that the next record has queue offset ``first``, which may be the one due, an earlier one or a later one.
 
         ``damaged_from`` is where the last damage of the log began, -1 without any: queue offsets may be missing after it. ``place`` is the
         record's path and file position.
@@ -214,7 +214,7 @@ class QueueJudgement:
         self._behind = {False: [0, 0], True: [0, 0]}
 
     def behind(self, batch: bool, messages: int) -> None:
-        """Note that the files of a queue lack its last messages, as those of a running broker do."""
+        """Record that the files of a queue lack its last messages, as those of a running broker do."""
         self._behind[batch][0] += 1
         self._behind[batch][1] += messages
 

@@ -53,7 +53,7 @@ class Segments:
         return view
 
     def confirmed(self, topic: bytes, queue_id: int, offsets: _Longs, log_offsets: _Longs, sizes: _Longs) -> _Flags:
-        """Tell for each unit whether a record of this size, topic, queue and queue offset begins at its log offset.
+        """Return for each unit whether a record of this size, topic, queue and queue offset begins at its log offset.
 
         For a record that covers several queue offsets, it is the first. Log offsets and sizes may be any numbers.
         """

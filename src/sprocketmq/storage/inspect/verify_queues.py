@@ -98,7 +98,7 @@ class QueueChecks:
             self._queues[key] = QueueCheck(QueueUnits(topic, queue_id, directory, files, size, batch=batch))
 
     def damaged(self, start: int, end: int) -> None:
-        """Note that a range of the log holds no records, so that queue offsets may be missing after it."""
+        """Record that a range of the log holds no records, so that queue offsets may be missing after it."""
         if len(self._damaged) < MAX_RANGES:
             self._damaged.append((start, end))
         self._damaged_from = start

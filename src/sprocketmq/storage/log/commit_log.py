@@ -128,7 +128,7 @@ class CommitLog:
         self.start_at(0)
 
     def start_at(self, end: int) -> None:
-        """Let the log end at ``end``, with nothing staged."""
+        """Set the end of the log to ``end``, with nothing staged."""
         self.committed_end = self.staged_end = self._chunk_start = end
         self.pieces = []
         self._chunks = []
@@ -163,10 +163,10 @@ class CommitLog:
         self.start_at(self.min_offset)
 
     def end_at(self, end: int, *, cut: bool, quarantine: str = "") -> int:
-        """Let the log end at ``end`` and return how many bytes of old data behind it were dropped.
+        """Set the end of the log to ``end`` and return how many bytes of old data after it were dropped.
 
-        Segments that start behind it are removed; one that holds data is moved to the directory ``quarantine`` when one is given. With
-        ``cut`` everything behind it in its own segment is zeroed, so that no remnant of an earlier write can look like a record again;
+        Segments that start after it are removed; one that holds data is moved to the directory ``quarantine`` when one is given. With
+        ``cut`` everything after it in its own segment is zeroed, so that no remnant of an earlier write can look like a record again;
         without, that is done only when there is data. Raises OSError.
         """
         dropped = removed = 0
@@ -394,7 +394,7 @@ class CommitLog:
         return end
 
     def cut_at(self, end: int) -> None:
-        """Let the log end at ``end`` and bring that to the disk: later segments are removed, later bytes of its own are zeros.
+        """Truncate the log at ``end`` on the disk: later segments are removed, the rest of its own segment is zeroed.
 
         No other thread may read behind ``end`` meanwhile. Raises OSError; the log may then be damaged.
         """
@@ -405,7 +405,7 @@ class CommitLog:
         self._fs.fsync_dir(self.directory)
 
     def begin_at(self, start: int) -> None:
-        """Let a log without records begin at ``start``, which must be a multiple of the segment length. Raises OSError."""
+        """Make an empty log begin at ``start``, which must be a multiple of the segment length. Raises OSError."""
         if self.ahead is not None and self.ahead.reset():
             self._fs.fsync_dir(self.directory)
         while self.segments:

@@ -181,7 +181,7 @@ def tags_codes(text: bytes, strings: Sequence[bytes]) -> int | list[int]:
 
 
 def first_tag(properties: bytes) -> bytes:
-    """Return name and value of the first tag in a property string, with the 0x02 on both sides, or behind it where the string begins."""
+    """Return name and value of the first tag of a property string, between its 0x02 (none before it at the start of the string)."""
     start = 0 if properties[:5] == b"TAGS\x01" else properties.find(b"\x02TAGS\x01")
     return properties[start : properties.find(b"\x02", start + 1) + 1] if start >= 0 else b""
 

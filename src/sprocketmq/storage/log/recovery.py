@@ -2,7 +2,7 @@
 
 A scan accepts a record only if its magic number, its lengths, the log offset stored in it and, on request, the body's CRC are all
 correct. Where they are not, the log either ends or is damaged: the scan searches for a later record, and only if there is none the log
-ends at the last valid one. Damage in the middle therefore costs the damaged records and never the ones behind it.
+ends at the last valid one. Damage in the middle therefore costs the damaged records and never later ones.
 """
 
 from collections.abc import Iterator
@@ -206,7 +206,7 @@ class LogScan:
 
 
 def data_end(log: CommitLog) -> int:
-    """Return about where the data of a log ends: not before its last record, and at most some MiB of reserved room behind it."""
+    """Return about where the data of a log ends: not before its last record, and at most some MiB of reserved room after it."""
     if not log.segments:
         return 0
     segment = log.segments[-1]

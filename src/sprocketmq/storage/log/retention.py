@@ -107,7 +107,7 @@ def plan_deletion(segments: Sequence[SegmentAge], log_end: int, used: float, lim
     """Return what may leave the store now.
 
     ``segments`` are in log order. Those before ``log_end`` may go, except the one that holds its last byte; files made ahead of the
-    writes do not count. The first segment that has to stay keeps all behind it. ``used`` is the used part of the disk, from 0 to 1.
+    writes do not count. The first segment that has to stay keeps all later ones. ``used`` is the used part of the disk, from 0 to 1.
     """
     cause = limits.cause(used, now_ms, manual=manual)
     going: list[SegmentAge] = []

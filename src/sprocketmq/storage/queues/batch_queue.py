@@ -52,7 +52,7 @@ class BatchConsumeQueue(UnitQueue):
         return self._end_unit
 
     def start_at(self, offset: int, units: tuple[int, int], *, min_offset: int | None = None) -> None:
-        """Let the queue end at ``offset``, its units ``[first, end)`` being in the files; ``min_offset`` defaults to ``offset``."""
+        """Set the end of the queue to ``offset``, with units ``[first, end)`` in the files; ``min_offset`` defaults to ``offset``."""
         self.next = self.committed = self.visible = offset
         self.min_offset = offset if min_offset is None else min_offset
         self.min_unit, self._end_unit = units

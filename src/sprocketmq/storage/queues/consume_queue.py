@@ -70,7 +70,7 @@ class ConsumeQueue(UnitQueue):
             self.start_at(offset, min_offset=self.min_offset)
 
     def end_of_expired(self, log_min: int) -> int:
-        """Return the queue offset behind the last unit on disk when that points before ``log_min``, else 0.
+        """Return the queue offset after the last unit on disk when that points before ``log_min``, else 0.
 
         Like the reference, this reads only the last three files, each up to its first invalid unit.
         """

@@ -196,7 +196,7 @@ class UnitQueue:
         return all(files.get(start) == self._file_bytes for start in needed)
 
     def cut(self) -> None:
-        """Zero everything in the files behind the last committed unit, so that no reader takes stale data for units.
+        """Zero everything in the files after the last committed unit, so that no reader takes stale data for units.
 
         All units must have been written out, except those a full disk did not take. Raises OSError.
         """

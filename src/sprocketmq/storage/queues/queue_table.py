@@ -172,7 +172,7 @@ class QueueTable:
 
     @staticmethod
     def _first_offset_behind(queue: Queue, log_offset: int) -> int:
-        """Return the queue offset behind the last unit whose record begins before ``log_offset``; there must be one that does not."""
+        """Return the queue offset after the last unit whose record begins before ``log_offset``; there must be a later unit."""
         if isinstance(queue, BatchConsumeQueue):
             number = queue.first_in_log(log_offset)
             if number == queue.min_unit:
@@ -350,7 +350,7 @@ class QueueTable:
         self._held.clear()
 
     def cut_back(self, log_offset: int) -> list[Queue]:
-        """Drop the units of records at ``log_offset`` and behind it; return the queues that had some. Their files are not changed yet.
+        """Drop the units of records at ``log_offset`` and after it; return the queues that had some. Their files are not changed yet.
 
         A queue that has no unit left and begins at queue offset 0 is no longer in the table.
         """

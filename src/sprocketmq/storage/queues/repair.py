@@ -79,7 +79,7 @@ class QueueRepair:
         return True
 
     def repair_batches(self, queue: BatchConsumeQueue, number: int) -> bool:
-        """Derive a damaged unit and those behind it from the log again until they match the existing ones. True when anything changed."""
+        """Derive a damaged unit and those after it from the log again until they match the existing ones. True when anything changed."""
         if number in queue.bad:
             return False
         first, begin, expected = queue.min_unit, 0, 0

@@ -101,7 +101,7 @@ class Dispatcher:
         return bool(chunk.records)
 
     def declare_batch_topic(self, topic: str) -> None:
-        """Let the queues of a topic be batch queues.
+        """Make the queues of a topic batch queues.
 
         If it has plain ones, as its first records came before its settings, they are derived from the log again.
         """
@@ -121,7 +121,7 @@ class Dispatcher:
         self._take(chunks, self.end, last_log_offset, last_ms)
 
     def _declare(self, topics: Iterable[bytes]) -> bool:
-        """Let topics have batch queues as they have inner batches, which a master stores nowhere else; return whether some had not."""
+        """Give batch queues to topics that have inner batches, which a master stores only there; return whether any topic changed."""
         found = False
         for name in set(topics) - self._encoded_batch_topics():
             topic = name.decode("utf-8", "replace")

@@ -91,7 +91,7 @@ class Replica:
     # --- appending ---
 
     def start_at(self, log_offset: int) -> None:
-        """Let the log of an empty replica begin at ``log_offset``, the start of a segment, as its master's log begins there.
+        """Make the log of an empty replica begin at ``log_offset``, the start of a segment and of its master's log.
 
         Raises FatalError when the replica has data, or no segment begins there; StoreWriteFailed when the disk refuses.
         """

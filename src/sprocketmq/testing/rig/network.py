@@ -203,7 +203,7 @@ class Network:
     # --- faults ---
 
     def is_blocked(self, source: str, target: str) -> bool:
-        """Tell whether what ``source`` sends does not arrive at ``target`` for now."""
+        """Return whether what ``source`` sends does not arrive at ``target`` for now."""
         return (source, target) in self._blocked or not (self.machines[source].powered and self.machines[target].powered)
 
     def block(self, source: str, target: str, *, one_way: bool = False) -> None:

@@ -218,7 +218,7 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def drained(self) -> None:
-        """Note that the reader took something."""
+        """Record that the reader took something."""
         if self._writing_paused and not self._ended and self.get_write_buffer_size() <= self._low:
             self._writing_paused = False
             self.network.loop.call_soon(self._protocol.resume_writing, context=self.context)

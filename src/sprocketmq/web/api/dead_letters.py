@@ -354,7 +354,7 @@ async def replay_route(call: Call) -> object:
 
 
 async def plan_route(call: Call) -> object:
-    """Tell what a replay would do."""
+    """Return what a replay would do."""
     request = converted(call.arguments, ReplayRequest)
     return await replays_of(call.dashboard).plan(await call.admin(), request)
 

@@ -36,7 +36,7 @@ def fill(bench: Any, counts: list[int], queue: int = 0, **extra: Any) -> None:
 
 
 def all_read(bench: Any, queue: int = 0, topic: str = "orders", **limits: Any) -> bool:
-    """Tell whether every message between the queue's ends is read, in order and with its own body."""
+    """Return whether every message between the queue's ends is read, in order and with its own body."""
     messages = bench.messages(topic, queue, **limits)
     low, high = bench.store.min_offset(topic, queue), bench.store.max_offset(topic, queue)
     assert [m.queue_offset for m in messages] == list(range(low, high))

@@ -135,7 +135,7 @@ def land_by_spark(
 
 
 def is_name(wanted: Wanted) -> bool:
-    """Tell whether the target is the name of a catalog table."""
+    """Return whether the target is the name of a catalog table."""
     return wanted.format == "iceberg" and "/" not in wanted.to
 
 

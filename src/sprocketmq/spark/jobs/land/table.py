@@ -153,7 +153,7 @@ def read_whole_table(path: str | os.PathLike[str]) -> TableState:
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:
-    """Tell whether the directory is a landed table."""
+    """Return whether the directory is a landed table."""
     return Path(path, HIDDEN, "table.json").is_file()
 
 
