@@ -292,7 +292,7 @@ class _Connection:
     # --- offsets ---
 
     async def ranges(self, start: Start, end: Start) -> dict[MessageQueue, tuple[int, int]]:
-        """Return the first offset of each queue, and the one behind its last."""
+        """Return the first offset of each queue, and the one after its last."""
         queues = await self._queues(start, end)
         return {queue: (await self._offset(queue, start, "start"), await self._offset(queue, end, "end")) for queue in queues}
 

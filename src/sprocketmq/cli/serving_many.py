@@ -151,7 +151,7 @@ class ManyServers:
     def stop(self) -> None:
         """Stop all within a bounded time.
 
-        First what runs beside the brokers, then each master and behind it its slaves, which have everything by then and no time to miss
+        First what runs beside the brokers, then each master and after it its slaves, which have everything by then and no time to miss
         their master, then the nameserver.
         """
         for process in self._beside:

@@ -1,4 +1,4 @@
-"""``LocalCluster``, what tests and notebooks hold."""
+"""``LocalCluster``, the cluster object of tests and notebooks."""
 
 import asyncio
 import atexit
@@ -34,7 +34,7 @@ START_TIMEOUT_S = 30.0
 
 
 class Servers(Protocol):
-    """What a cluster asks of its servers, wherever they run."""
+    """The operations of a cluster on its servers, wherever they run."""
 
     namesrv: str
     brokers: dict[str, str]
@@ -75,7 +75,7 @@ class LocalCluster:
     With ``secure`` it makes certificates, users and policies as ``sprocketmq secure init`` does: connections need TLS, and requests a
     user. ``secure`` is then the directory for clients, of the Super user admin.
 
-    ``namesrv`` is the address to give to clients. Raises ConfigError for arguments that cannot be; ``start`` raises PortInUse,
+    ``namesrv`` is the address to give to clients. Raises ConfigError for invalid arguments; ``start`` raises PortInUse,
     StoreLocked, StoreNotWritable, StoreDamaged, or ClusterFailed when a child does not come up. A process forked while a cluster runs must
     make its own; in the child ``stop`` does nothing. A cluster still running when the main thread ends is stopped then.
 
@@ -248,7 +248,7 @@ class LocalCluster:
 
     @property
     def namesrv(self) -> str:
-        """The nameserver's ``host:port``: what clients want as ``namesrv``. Raises ClientClosed when the cluster does not run."""
+        """The nameserver's ``host:port``: the argument ``namesrv`` of clients. Raises ClientClosed when the cluster does not run."""
         return self._running().namesrv
 
     @property
@@ -306,7 +306,7 @@ class LocalCluster:
         """Create a user of a secure cluster and return the directory for its clients, their argument ``secure``.
 
         ``rights`` has the actions that it may do with resources: ``{"Topic:orders*": "Pub", "Group:billing": "Sub,Get"}``. Raises
-        ConfigError for a cluster that is not secure, a user that exists, and rights that cannot be.
+        ConfigError for a cluster that is not secure, a user that exists, and invalid rights.
         """
         servers = self._running()
         if self._secure is None:
@@ -314,7 +314,7 @@ class LocalCluster:
         return add_user(self._secure, self.namesrv, (*servers.brokers.values(), servers.namesrv), name, rights or {})
 
     def messages(self, topic: str, *, count: int | None = None, timeout_s: float = 30.0) -> list[ReceivedMessage]:
-        """Return what ``topic`` holds, by queue and offset; nobody's position is changed.
+        """Return the messages of ``topic``, by queue and offset; no group's position is changed.
 
         With ``count``, wait until there are so many, for at most ``timeout_s``, and raise TimeoutError saying how many there were; without,
         return what is there now. A topic that does not exist is empty.
@@ -376,7 +376,7 @@ class LocalCluster:
         self._keep_port(broker_name, address)
 
     def _keep_port(self, name: str, address: str) -> None:
-        """Keep the port of a server that is away, so that it can come back there."""
+        """Reserve the port of a stopped server, so that it can be restarted there."""
         self._kept_ports.keep(name, *parse_address(address))
 
     def _own(self) -> Servers:

@@ -1,4 +1,4 @@
-"""What the servers of a LocalCluster are started with."""
+"""The members and settings with which the servers of a LocalCluster are started."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +93,7 @@ class ClusterPlan:
 
     @property
     def security(self) -> SecurityConfig | None:
-        """Who may use nameserver and brokers: all share one file of users."""
+        """The access control of nameserver and brokers: all share one file of users."""
         if self.secure is None:
             return None
         return SecurityConfig(users_file=self.secure.users, inner_credentials=read_credentials(self.secure.inner_credentials))

@@ -51,7 +51,7 @@ class KvKeeper:
 
     @property
     def path(self) -> str:
-        """Where the file is, "" without one."""
+        """The path of the file, "" without one."""
         return self._file.path if self._file is not None else ""
 
     async def load(self) -> None:

@@ -55,7 +55,7 @@ class RouteTables:
     # --- brokers come and go ---
 
     def register(self, header: RegisterBroker, body: RegisterBrokerBody, *, owner: object, now: float) -> Registered:
-        """Take a broker's topics, all of them or only the changed ones; topics that are not mentioned stay.
+        """Register a broker's topics, all of them or only the changed ones; topics that are not mentioned stay.
 
         A table whose data version is the one already known changes no queues. Raises RegistrationRefused when an unknown broker
         registers a single topic: its other topics would be missing until its next full registration.
@@ -205,7 +205,7 @@ class RouteTables:
         return self.change_perm(broker_name, remove=PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Give a broker's topics back what ``wipe_write_perm`` took; return how many there are."""
+        """Restore what ``wipe_write_perm`` took from a broker's topics; return how many there are."""
         return self.change_perm(broker_name, add=PERM_READ | PERM_WRITE)
 
     def topics(self) -> list[str]:

@@ -55,8 +55,8 @@ STANDARD_JSON_VERSION = 401
 class NameServerConfig:
     """Where a nameserver listens (port 0: any free one), how many connections it takes, and whether they are encrypted.
 
-    ``security`` says who may use it; None: everybody. ``cluster_name`` is for policies only: requests about the cluster as a whole need
-    access to the one of that name.
+    ``security`` is its access control; None: everybody may use it. ``cluster_name`` is for policies only: requests about the cluster as a
+    whole need access to the one of that name.
     """
 
     host: str = "127.0.0.1"

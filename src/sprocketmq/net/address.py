@@ -58,7 +58,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def bind_host(host: str) -> str:
-    """Return ``host`` as sockets take it: ``*`` and no host are all IPv4 addresses."""
+    """Return ``host`` in the form for sockets: ``*`` and no host are all IPv4 addresses."""
     return "0.0.0.0" if host in ("", "*") else host.removeprefix("[").removesuffix("]")  # noqa: S104 - what the user asked for
 
 

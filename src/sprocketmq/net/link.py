@@ -107,10 +107,10 @@ class Link(asyncio.BufferedProtocol):
         raise NotImplementedError("a subclass handles commands")
 
     def _ended(self) -> None:
-        """React to the end of the connection; called once."""
+        """Handle the end of the connection; called once."""
 
     def _broken(self, error: FrameError) -> None:
-        """React to bytes that are not frames; the connection cannot continue."""
+        """Handle bytes that are not frames; the connection cannot continue."""
         self.abort(str(error))
 
     # --- writing ---
@@ -170,7 +170,7 @@ class Link(asyncio.BufferedProtocol):
         self._encrypt_more()
 
     def _encrypt_more(self) -> None:
-        """Encrypt what the socket takes; the rest waits, as the transport would keep a buffer of its length until it is closed."""
+        """Encrypt what the socket accepts; the rest waits, as the transport would keep a buffer of its length until it is closed."""
         transport, pieces = self._transport, self._unencrypted
         while pieces and not self._writing_paused and not self.closed and transport is not None:
             piece = pieces.popleft()

@@ -41,7 +41,7 @@ async def listen_with_tls(
     refusal: Callable[[socket.socket, int], str] = lambda _sock, _arriving: "",
     silence_s: float | None = None,
 ) -> Listener:
-    """Do the same with TLS as ``tls`` says; None or the mode DISABLED: without. The other arguments are those of ``TlsListener``.
+    """Do the same with the TLS settings ``tls``; None or the mode DISABLED: without TLS. The other arguments are those of ``TlsListener``.
 
     Also raises ConfigError for certificate files that cannot be used.
     """
@@ -55,9 +55,9 @@ async def listen_with_tls(
 
 
 def keep_port(host: str, port: int) -> socket.socket:
-    """Return a socket that keeps the system from giving a port to anybody until it is closed, while the server there is away.
+    """Return a socket that reserves the port of a stopped server until it is closed.
 
-    The server may come back meanwhile. Raises OSError when the port is somebody's already.
+    The server may listen there again meanwhile. Raises OSError when another process has the port.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -70,13 +70,13 @@ def keep_port(host: str, port: int) -> socket.socket:
 
 
 class KeptPorts:
-    """Ports of servers that are away and are to come back there, by the server's name."""
+    """Reserved ports of stopped servers that will be restarted there, by the server's name."""
 
     def __init__(self) -> None:
         self._sockets: dict[str, socket.socket] = {}
 
     def keep(self, name: str, host: str, port: int) -> None:
-        """Keep a port until ``give_up``. Has no effect where systems share such a port, or when somebody has it already."""
+        """Reserve a port until ``give_up``. Has no effect where systems share such a port, or when another process has it."""
         if os.name == "posix" and name not in self._sockets:
             with contextlib.suppress(OSError):
                 self._sockets[name] = keep_port(host, port)

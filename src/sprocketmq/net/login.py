@@ -30,7 +30,7 @@ class Login:
         self._asked_at = -math.inf
 
     def sign(self, ext: Mapping[str, str] | bytes | None, body: Body) -> Mapping[str, str] | bytes:
-        """Return the fields of a request with those of the login added: as JSON text when they are JSON text."""
+        """Return the fields of a request with those of the login added: as JSON text when they are given as JSON text."""
         if type(ext) is bytes:
             return self.current.sign_json(ext, body)
         return self.current.sign(ext or {}, body)  # type: ignore[arg-type]

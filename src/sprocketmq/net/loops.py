@@ -7,7 +7,7 @@
     result = thread.run(lambda: client.send(message))      # waits for the result
     thread.stop()
 
-Coroutines are made on the loop. One that the caller makes has nobody to await it when an interrupt comes before it is handed over.
+Coroutines are made on the loop. One made by the caller would never be awaited if an interrupt came before it is handed over.
 """
 
 import asyncio

@@ -59,7 +59,7 @@ class Newcomers(Generic[N]):
             self._timer = loop.call_later(self._limits.seconds, self._expire, loop)
 
     def received(self, link: N) -> bool:
-        """Count what ``link`` retains after a read; return False when it was closed, as all newcomers together retain too much."""
+        """Count what ``link`` retains after a read; return False when it was closed because all newcomers together retain too much."""
         retained = link.retained_bytes
         before = self._retained.get(link, 0)
         if retained == before:

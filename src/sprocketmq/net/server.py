@@ -94,11 +94,11 @@ class AnswerObserver(Protocol):
     now: Callable[[], float]
 
     def answered(self, answers: list[int], since: float) -> None:
-        """Note answers that were given together, to requests of one readiness of a socket that were handled from ``since`` on."""
+        """Record answers that were given together, to requests of one readiness of a socket that were handled from ``since`` on."""
         ...
 
     def answered_late(self, request: Command, code: int, since: float, *, long_polling: bool) -> None:
-        """Note an answer that was given after its request was handled."""
+        """Record an answer that was given after its request was handled."""
         ...
 
 
@@ -383,7 +383,7 @@ class RemotingServer:
 
     @property
     def arriving(self) -> int:
-        """How many accepted sockets have not become connections yet: with TLS their first byte or their handshake is waited for."""
+        """How many accepted sockets are not connections yet: with TLS, those whose first byte or handshake is pending."""
         return self._server.arriving if isinstance(self._server, TlsListener) else 0
 
     def counters(self) -> dict[str, str]:
@@ -434,7 +434,7 @@ class RemotingServer:
         self._server = None
 
     def rejected(self, request: Command, code: int, peer: str, remark: str | None) -> None:
-        """Log that a request is answered with an error. Clients ask for routes of topics that are not there all the time."""
+        """Log that a request is answered with an error, except for routes of unknown topics, which clients request all the time."""
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
             key = f"request {request.code} answer {code}"
             self._rejections.event(key, "request_rejected", server=self.name, code=request.code, answer=code, peer=peer, reason=remark)

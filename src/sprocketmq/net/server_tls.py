@@ -102,7 +102,7 @@ class ServerContext:
             event(log, logging.INFO, "certificates_reloaded", server=self._name, path=self._tls.cert_file)
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what tells that a file has changed, None for one that is not there."""
+        """Return a fingerprint that changes with the file, None for a missing file."""
         found = []
         for path in (self._tls.cert_file, self._tls.key_file, self._tls.ca_file):
             try:

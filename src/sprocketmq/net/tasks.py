@@ -1,4 +1,4 @@
-"""Background tasks: who owns them, and what happens when one ends although its owner lives.
+"""Background tasks: their owners, and what happens when a task ends while its owner lives.
 
 Every task of a client, broker or nameserver is created here. A task that fails, or is cancelled by code that does not own it, is logged as
 an error. A task that has to live as long as its owner is started again::
@@ -82,11 +82,11 @@ class Background:
         return self.keep(name, repeat)
 
     def retire(self) -> None:
-        """Start nothing again; tasks that run go on until ``close``."""
+        """Restart nothing; running tasks continue until ``close``."""
         self.closed = True
 
     def cancel(self) -> list["asyncio.Task[Any]"]:
-        """Cancel everything, but for the caller's own task, and return what may not have ended yet."""
+        """Cancel everything except the caller's own task, and return the tasks that may not have ended yet."""
         self.closed = True
         current = _current_task()
         for task in self._tasks:
@@ -142,7 +142,7 @@ class Background:
 
 
 class Kept:
-    """A task that lives as long as its owner. ``task`` is the one that runs now, or ran last."""
+    """A task that lives as long as its owner. ``task`` is the current or last asyncio task."""
 
     def __init__(self, background: Background, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.name = name
@@ -161,7 +161,7 @@ class Kept:
         return not self._stopped
 
     def stop(self) -> bool:
-        """Cancel it for good (the caller's own task is left running), and tell whether it was alive."""
+        """Cancel it for good (the caller's own task is left running); return whether it was alive."""
         if self._stopped:
             return False
         self._finish()
@@ -227,7 +227,7 @@ async def settled(task: "asyncio.Future[Any]") -> None:
 
 
 async def all_of(works: Iterable[Awaitable[_T]]) -> list[_T]:
-    """Wait for all of them and return their results, or raise the first error once all have ended: none goes on unnoticed."""
+    """Wait for all of them and return their results, or raise the first error once all have ended, so that none runs on unnoticed."""
     waited_for = list(works)
     if not waited_for:
         return []

@@ -1,4 +1,4 @@
-"""TLS of outgoing connections: the settings of a client, the ``ssl`` context they make, and why a handshake failed."""
+"""TLS of outgoing connections: the settings of a client, the ``ssl`` context they make, and the reasons of failed handshakes."""
 
 import logging
 import ssl

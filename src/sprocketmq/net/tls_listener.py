@@ -1,4 +1,4 @@
-"""A listener for encrypted connections, and plain ones on the same port: the first byte of a connection tells which it is.
+"""A listener for encrypted and plain connections on one port: the first byte of a connection distinguishes them.
 
 ::
 
@@ -74,8 +74,8 @@ class _Arrival:
 class TlsListener:
     """Listens on bound ``sockets``, and makes a protocol for each connection, as ``asyncio.Server`` does for plain ones.
 
-    ``refusal`` returns why a socket is not taken while so many others are on their way, "" when it is. With ``silence_s`` a socket that was
-    silent for this time is a plain connection, for protocols in which the server speaks first. ``failed`` counts the sockets that were
+    ``refusal`` returns why a socket is refused while this many others are pending, "" when it is accepted. With ``silence_s`` a socket that
+    was silent for this time is a plain connection, for protocols in which the server speaks first. ``failed`` counts the sockets that were
     taken and became no connection.
     """
 
@@ -128,7 +128,7 @@ class TlsListener:
             self._end(arrival)
 
     async def wait_closed(self) -> None:
-        """Return when nothing of it runs any more."""
+        """Return when none of its tasks runs any more."""
         await self._background.drain(1.0)  # the handshakes that ``close`` ended
         await self._background.close()
 

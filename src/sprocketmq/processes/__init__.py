@@ -1,1 +1,1 @@
-"""The servers of a cluster as child processes of one: what they are called, and their supervision."""
+"""The servers of a cluster as child processes: their names and their supervision."""

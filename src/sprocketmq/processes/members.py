@@ -48,7 +48,7 @@ def members_of(brokers: int, replicas: int, first_name: str = "broker-a") -> tup
 
 
 def check_arrangement(root: Path, members: Sequence[Member]) -> None:
-    """Raise ConfigError when ``root`` has stores, but not where ``members`` would look: they would start empty, without a word.
+    """Raise ConfigError when ``root`` has stores, but not where ``members`` would look: they would silently start empty.
 
     The store of a lone member is ``root`` itself; several have theirs in directories of it.
     """

@@ -89,7 +89,7 @@ class Supervisor:
             child.wait_ready(deadline)
 
     def stop(self, *chains: Sequence[Iterable[str]], timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop children cleanly, and those that are in no chain at last; what takes too long is killed.
+        """Stop children cleanly, those in no chain last; what takes too long is killed.
 
         A chain has one or more stages, the names of children that stop at a time, one stage after the other. Chains do not wait for each
         other.
@@ -285,7 +285,7 @@ def _how(code: int) -> str:
 
 
 class Complaints:
-    """What a child writes to standard error: the last lines, for the reason of its end; passed on once it is ready."""
+    """The standard error of a child: its last lines are kept for the reason of its end; it is passed on once the child is ready."""
 
     def __init__(self, name: str, process: "subprocess.Popen[bytes]", say: Say | None) -> None:
         self._name = name

@@ -265,7 +265,7 @@ def _lengths_of(n: int, p: int) -> Struct:
 
 
 def _entry_format(n: int, p: int) -> str:
-    """Return the format of an entry with a body of ``n`` and properties of ``p`` bytes: size, flag, each of these behind its length."""
+    """Return the format of an entry with a body of ``n`` and properties of ``p`` bytes: size, flag, each of these after its length."""
     return f"{_SIZE_FLAG_LENGTH.format[1:]}{n}sh{p}s"
 
 

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; only the codes SprocketMQ sends or answers."""
+    """Request codes; only those SprocketMQ sends or answers."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -126,7 +126,7 @@ CODES_BY_LOW_BITS = {code & 0xFFFF: int(code) for code in RequestCode if code > 
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 10, 11 and 12 mean stored, but not as safely as asked."""
+    """The outcome of a request. 10, 11 and 12 mean stored, but with less durability than asked for."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,4 +1,4 @@
-"""Who a client is, and the signature on its requests (docs/internals/remoting.md#signature).
+"""The credentials of a client, and the signature of its requests (docs/internals/remoting.md#signature).
 
 A request carries the user's name as AccessKey and, as Signature, HMAC-SHA1 over the values of all other extension fields, in the order of
 their names and without separators, followed by the body. Code, flags and names of fields are not signed, and nothing expires: whoever reads
@@ -95,7 +95,7 @@ def signature(secret: bytes, ext: Mapping[str, str], body: Body = b"") -> str:
 
 @lru_cache(maxsize=512)
 def _values_in_order(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
-    """Return what takes the signed values from a map with these names; requests of one kind have the same."""
+    """Return a function that takes the signed values from a map with these names; requests of one kind have the same names."""
     signed = [name for name in names if name != SIGNATURE]
     signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     if not signed:

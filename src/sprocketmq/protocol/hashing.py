@@ -45,7 +45,7 @@ def _short_key_hash(key: str) -> int:
 
 
 def hashed_queue(key: str, queues: int) -> int:
-    """Return which of so many queues Java's SelectMessageQueueByHash chooses for a key: |hash % n|, where Java's % cuts toward zero."""
+    """Return the queue number of a key by Java's SelectMessageQueueByHash: |hash % n|, where Java's % truncates toward zero."""
     return (_short_key_hash(key) if len(key) <= _SHORT_KEY else abs(java_hash(key))) % queues
 
 

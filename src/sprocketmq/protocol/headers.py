@@ -138,7 +138,7 @@ class PopAck(msgspec.Struct, rename="camel", gc=False):
 
 
 class PopChange(msgspec.Struct, rename="camel", gc=False):
-    """Header of 200053: when the message is to be visible again, from now on."""
+    """Header of 200053: the time from now until the message becomes visible again."""
 
     consumer_group: str
     topic: str
@@ -159,7 +159,7 @@ class PopPeek(msgspec.Struct, rename="camel", gc=False):
 
 
 class PopNotification(msgspec.Struct, rename="camel", gc=False):
-    """Header of 200054: tell when there is something to pop."""
+    """Header of 200054: a notification when there is something to pop."""
 
     consumer_group: str
     topic: str
@@ -173,7 +173,7 @@ class PopNotification(msgspec.Struct, rename="camel", gc=False):
 
 
 class PollingInfo(msgspec.Struct, rename="camel", gc=False):
-    """Header of 200055: which waiting pops to count."""
+    """Header of 200055: the waiting pops to count."""
 
     consumer_group: str
     topic: str
@@ -205,7 +205,7 @@ class SendBack(msgspec.Struct, rename="camel"):
 
 
 class EndTransaction(msgspec.Struct, rename="camel"):
-    """How a transaction has ended (37): the offset of its half message in the queue of halves and in the log, and the outcome.
+    """The outcome of a transaction (37): the offset of its half message in the queue of halves and in the log, and the outcome.
 
     ``commit_or_rollback`` is a ``TransactionOutcome``.
     """
@@ -222,7 +222,7 @@ class EndTransaction(msgspec.Struct, rename="camel"):
 
 
 class CheckTransaction(msgspec.Struct, rename="camel"):
-    """A broker asks how a transaction has ended (39); the body is the half message as a record of its own topic."""
+    """A broker's check of a transaction (39); the body is the half message as a record of its own topic."""
 
     half_offset: Int64 = msgspec.field(name="tranStateTableOffset")
     commit_log_offset: Int64
@@ -234,7 +234,7 @@ class CheckTransaction(msgspec.Struct, rename="camel"):
 
 
 class ResumeCheck(msgspec.Struct, rename="camel"):
-    """Ask again about a transaction whose half message was put aside (323); ``msg_id`` says where it is in the log."""
+    """Resume the checks of a transaction that was given up on (323); ``msg_id`` has the log offset of its half message."""
 
     msg_id: str
     topic: str | None = None
@@ -328,14 +328,14 @@ class RegisterBroker(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerResponse(msgspec.Struct, rename="camel"):
-    """What a nameserver tells a slave: its master's address, and the one for slaves. Absent while there is no master."""
+    """A nameserver's answer to a slave: its master's address, and the one for slaves. Absent while there is no master."""
 
     master_addr: str = ""
     ha_server_addr: str = ""
 
 
 class HaInfo(msgspec.Struct, rename="camel"):
-    """Header of 906, question and answer: a master's addresses, and the end of the log that it has flushed. Empty in a question."""
+    """Header of 906, request and answer: a master's addresses, and the end of the log that it has flushed. Empty in a request."""
 
     master_address: str | None = None
     master_ha_address: str | None = None
@@ -352,7 +352,7 @@ class NotifyRoleChanged(msgspec.Struct, rename="camel"):
 
 
 class BrokerIdentity(msgspec.Struct, rename="camel"):
-    """Header of 104 and 322: which broker."""
+    """Header of 104 and 322: the broker."""
 
     broker_name: str
     broker_addr: str
@@ -419,7 +419,7 @@ class ConsumeStatsRequest(msgspec.Struct, rename="camel"):
 
 
 class ResetOffset(msgspec.Struct, rename="camel"):
-    """Reset a group's offsets of a topic to a time (222), or tell a member that they were (220). -1 is the newest message."""
+    """Reset a group's offsets of a topic to a time (222), or inform a member of it (220). -1 is the newest message."""
 
     topic: str
     group: str
@@ -438,7 +438,7 @@ class ConsumerStatusRequest(msgspec.Struct, rename="camel"):
 
 
 class RunningInfoRequest(msgspec.Struct, rename="camel"):
-    """Ask a broker, which asks the member, what that is doing (307)."""
+    """Request the running state of a member through its broker (307)."""
 
     consumer_group: str
     client_id: str
@@ -525,7 +525,7 @@ class PageRequest(msgspec.Struct, rename="camel"):
 
 
 class UserRequest(msgspec.Struct):
-    """Header of 3001 to 3004: which user."""
+    """Header of 3001 to 3004: the user."""
 
     username: str = ""
 

@@ -57,7 +57,7 @@ class MessageIds(Sequence[str]):
         return self._runs
 
     def pieces(self) -> list[tuple[bytes, list[bytes]]]:
-        """Return the ids as bytes with 0x02 behind each, in parts that begin alike: the beginning, and what follows it in each."""
+        """Return the ids as bytes with 0x02 after each, in parts that begin alike: the beginning, and what follows it in each."""
         return [(prefix.encode(), _ENDS[low : low + amount]) for prefix, low, amount in self._runs]
 
     def __len__(self) -> int:

@@ -232,7 +232,7 @@ CHECKPOINT_FILE_BYTES = 4096
 
 # --- Apache's timed messages ---
 #
-# One message of timerlog/*. magic: 1, with 2 to be parked anew, with 4 the marker of a recall; another number behind a file's last unit.
+# One message of timerlog/*. magic: 1, with 2 to be parked anew, with 4 the marker of a recall; another number after a file's last unit.
 #
 # 0     4          12       16             24         28           36        40           44         52
 # +-----+----------+--------+--------------+----------+------------+---------+------------+----------+

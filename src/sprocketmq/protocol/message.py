@@ -1,4 +1,4 @@
-"""Values users hold: messages to send, queues, results."""
+"""Value types of the public API: messages to send, queues, results."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
@@ -33,7 +33,7 @@ class Message(_Positional, kw_only=True, eq=False, gc=False):
     ``body`` is bytes (at least one); ``tag`` one word consumers filter on; ``keys`` words the message can be looked up by;
     ``properties`` text pairs of the user's own; ``queue`` the queue to send to, or None for any. ``flag`` is a free 32-bit number.
 
-    ``delay_level`` has the broker hold the message back: 1 to 18 by its table (1 s 5 s 10 s 30 s 1 m to 10 m in minutes, 20 m 30 m
+    ``delay_level`` makes the broker hold the message back: 1 to 18 by its table (1 s 5 s 10 s 30 s 1 m to 10 m in minutes, 20 m 30 m
     1 h 2 h, unless configured otherwise), 0 means not at all; a broker takes a level beyond its table for its last. ``deliver_at_ms``
     is a wall-clock time in milliseconds since the epoch instead of a level; one that has passed means at once.
 
@@ -105,7 +105,7 @@ def _check_delay(level: object, deliver_at_ms: object) -> None:
 
 
 def check_ordering_key(message: Message, index: int | None = None) -> None:
-    """Raise InvalidMessage when a message's ordering key cannot be stored, or when its queue is chosen otherwise, too."""
+    """Raise InvalidMessage when a message's ordering key cannot be stored, or when the message also names a queue."""
     key: object = message.ordering_key
     if type(key) is not str:
         raise InvalidMessage(f"the ordering key must be text, not {type(key).__name__}: {key!r}"[:_QUOTED], index=index)
@@ -150,7 +150,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class SendStatus(Enum):
-    """How a stored message was stored; everything but SEND_OK means stored, but not as safely as the broker was asked to."""
+    """The durability of a stored message; everything but SEND_OK means stored, but with less durability than asked for."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -159,7 +159,7 @@ class SendStatus(Enum):
 
 
 class TransactionOutcome(IntEnum):
-    """How a transaction has ended, as far as its producer knows; of UNKNOWN the broker asks again."""
+    """The outcome of a transaction according to its producer; after UNKNOWN the broker checks again."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -169,7 +169,7 @@ class TransactionOutcome(IntEnum):
 
 
 class Receipt(msgspec.Struct, eq=False):
-    """What a broker has answered to one send request, for the results of its messages.
+    """A broker's answer to one send request, from which the results of its messages are made.
 
     ``msg_ids`` are the ids the client gave them, in order; ``offset_msg_ids`` the broker's: one of each message with commas between, or one
     for all, which then are one record. ``queue_offset`` is the first message's; those of the others follow.
@@ -195,7 +195,7 @@ class Receipt(msgspec.Struct, eq=False):
 
 # A busy producer makes one for each message, and hardly any is looked at: two fields are filled, the rest is found when it is asked for.
 class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Where a message was stored. Made by ``SendResult.of``; equal when all that can be read of them is."""
+    """Where a message was stored. Made by ``SendResult.of``; two are equal when all their fields are."""
 
     _receipt: Receipt
     _place: int
@@ -204,12 +204,12 @@ class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
     def of(
         cls, status: SendStatus, msg_id: str, offset_msg_id: str, topic: str, broker_name: str, queue_id: int, queue_offset: int
     ) -> "SendResult":
-        """Return such a result of a message that was sent by itself; for tests of programs that get results."""
+        """Return a result like that of a message that was sent by itself; for tests of programs that use results."""
         return cls(Receipt(status, (msg_id,), offset_msg_id, topic, broker_name, queue_id, queue_offset), 0)
 
     @property
     def status(self) -> SendStatus:
-        """How safely the message is stored."""
+        """The durability with which the message is stored."""
         return self._receipt.status
 
     @property
@@ -244,11 +244,11 @@ class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def recall_handle(self) -> str:
-        """What a message that waits for ``deliver_at_ms`` can be recalled by (``Producer.recall``); "" for other messages."""
+        """The handle by which a message that waits for ``deliver_at_ms`` can be recalled (``Producer.recall``); "" for other messages."""
         return self._receipt.recall_handle
 
     def as_dict(self) -> dict[str, str | int]:
-        """Return all that can be read of it, by name, as values that JSON has; ``status`` as its name, such as ``"SEND_OK"``."""
+        """Return all fields by name, as JSON values; ``status`` as its name, such as ``"SEND_OK"``."""
         values: dict[str, Any] = dict(zip(_RESULT, self._values(), strict=True))
         handle = {"recall_handle": self.recall_handle} if self.recall_handle else {}
         return values | {"status": self.status.name} | handle

@@ -1,4 +1,4 @@
-"""Topic, group and tag names: what RocketMQ accepts, checked before any name reaches a path or the wire."""
+"""The rules for topic, group and tag names, checked before any name is used in a path or sent."""
 
 import re
 
@@ -95,7 +95,7 @@ def check_topic(name: str) -> str:
 def check_send_topic(name: str) -> str:
     """Return ``name`` when clients may send to it, else raise InvalidName: valid, and not one of the broker's internal topics.
 
-    Stricter than brokers are, which take messages for the template topic and for ``rmq_sys_`` topics: nobody means to send there.
+    Stricter than brokers, which accept messages for the template topic and for ``rmq_sys_`` topics: sending there is always a mistake.
     """
     check_topic(name)
     if name in SEND_FORBIDDEN_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):

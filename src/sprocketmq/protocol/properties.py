@@ -105,7 +105,7 @@ def is_half(pairs: Mapping[str, str]) -> bool:
 
 
 def priority_of(pairs: Mapping[str, str]) -> int:
-    """Return the priority a message has, -1 without one; a value that is no 32-bit number counts as none, as in the reference."""
+    """Return the priority of a message, -1 without one; a value that is not a 32-bit number counts as none, as in the reference."""
     text = pairs.get(PRIORITY, "")
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal() or len(digits) > _MAX_DIGITS:

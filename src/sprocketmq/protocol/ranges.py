@@ -1,4 +1,4 @@
-"""Integer types of the wire: a number outside its range is refused where it is read."""
+"""Integer types of the wire: a number outside its range is refused when it is decoded."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Recall handles: what names a message that waits for its delivery time (docs/internals/delay.md#recall)."""
+"""Recall handles, which identify messages that wait for their delivery time (docs/internals/delay.md#recall)."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ _MAX_DIGITS = 18
 
 
 class RecallHandle(NamedTuple):
-    """A handle as the reference makes it; ``time_ms`` is one more than the delivery time."""
+    """A handle in the reference's form; ``time_ms`` is one more than the delivery time."""
 
     topic: str
     broker_name: str
@@ -23,7 +23,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a handle. Raises RemoteProtocolError for text that is none."""
+        """Parse a handle. Raises RemoteProtocolError for any other text."""
         try:
             decoded = base64.b64decode(text[: _MAX_LENGTH + 1].encode(), altchars=b"-_", validate=True).decode()
             version, topic, broker_name, time, uniq_key = decoded.split(" ")
@@ -39,6 +39,6 @@ class RecallHandle(NamedTuple):
 
 
 def handle_of(topic: str, broker_name: str, due_ms: int, uniq_key: str) -> str:
-    """Return the handle of a message that is due at ``due_ms``; "" when its id cannot stand in one."""
+    """Return the handle of a message that is due at ``due_ms``; "" when its id cannot be encoded in one."""
     handle = str(RecallHandle(topic, broker_name, due_ms + 1, uniq_key))
     return handle if " " not in uniq_key and len(handle) <= _MAX_LENGTH else ""

@@ -125,7 +125,7 @@ class MasterHandshake:
         self._nonce = nonce or secrets.token_bytes(NONCE_BYTES)
 
     def challenge(self) -> bytes:
-        """Return what the master sends first."""
+        """Return the first bytes that the master sends."""
         return encode_transfer_head(CHALLENGE, NONCE_BYTES) + self._nonce
 
     def answer(self, proof: bytes) -> bytes:

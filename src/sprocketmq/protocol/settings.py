@@ -16,7 +16,7 @@ _SWITCHES = {"true": True, "false": False}
 
 
 class ChangeRefused(FatalError):
-    """A request to change settings that is not carried out; ``code`` is the response code, and nothing has changed."""
+    """A refused request to change settings; ``code`` is the response code, and nothing has changed."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -68,12 +68,12 @@ Kind = Switch | Whole | OneOf
 
 
 def to_text(value: object) -> str:
-    """Return a value as these lines have it: ``true``, ``false``, or its own text."""
+    """Return a value in the form of these lines: ``true``, ``false``, or its own text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def encode_settings(settings: Mapping[str, object]) -> bytes:
-    """Return one line for each setting. Line breaks inside a value become blanks: nothing can pass for another setting."""
+    """Return one line for each setting. Line breaks inside a value become blanks, so that a value cannot forge another setting."""
     return "".join(f"{name}={' '.join(to_text(value).splitlines())}\n" for name, value in settings.items()).encode()
 
 

@@ -1,4 +1,4 @@
-"""How the members of a consumer group divide the queues of a topic, as Apache's clients and brokers do."""
+"""Strategies for dividing the queues of a topic among the members of a consumer group, as Apache's clients and brokers do."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -43,7 +43,7 @@ class MessageType(IntEnum):
 
 
 class ConsumeCode(IntEnum):
-    """How a handler call ended, in a SubAfter record."""
+    """The outcome of a handler call, in a SubAfter record."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -125,7 +125,7 @@ class PubTrace:
 
 @dataclass(frozen=True, slots=True)
 class SubBeforeTrace:
-    """A handler is about to get a message, which has failed ``retry_times`` times before."""
+    """A handler is about to receive a message, which has failed ``retry_times`` times before."""
 
     timestamp_ms: int
     region: str
@@ -291,7 +291,7 @@ _Heading = tuple[int, str, str, str, str, str, str, str]
 
 
 def _heading(fields: Sequence[str]) -> _Heading:
-    """Return what the records of a producer begin with, from the timestamp to the store host."""
+    """Return the common beginning of a producer's records, from the timestamp to the store host."""
     return _number(fields[1]), fields[2], fields[3], fields[4], fields[5], fields[6], fields[7], fields[8]
 
 

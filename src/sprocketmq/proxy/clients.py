@@ -1,4 +1,4 @@
-"""The clients of the endpoint: what each is and subscribes to, its stream of commands, and the answers to its settings."""
+"""The clients of the endpoint: their settings and subscriptions, their streams of commands, and the answers to their settings."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -33,14 +33,14 @@ CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
 
 
 class Identity(NamedTuple):
-    """Who calls: the client's id and its user (empty without access control)."""
+    """The identity of a caller: its client id and its user (empty without access control)."""
 
     client_id: str
     user: str
 
 
 class KnownClient:
-    """One client that has told its settings."""
+    """One client whose settings are known."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -70,7 +70,7 @@ class KnownClient:
                 yield build_subscription(entry.topic.name, entry.expression.expression, 0)
 
     def tell(self, command: Proto) -> bool:
-        """Send a command to the client, and tell whether it can get it."""
+        """Send a command to the client; return whether it can receive it."""
         if self.commands is None or self.commands.full():
             return False
         self.commands.put_nowait(command)
@@ -95,14 +95,14 @@ class Clients:
         return [client for client in self._clients.values() if client.identity.user == user]
 
     def seen(self, identity: Identity) -> KnownClient | None:
-        """Record that a client is there, and return it; None when its settings are not known."""
+        """Record a sign of life of a client, and return it; None when its settings are not known."""
         client = self._clients.get(identity)
         if client is not None:
             client.seen = self._clock.monotonic()
         return client
 
     def put(self, identity: Identity, settings: Proto) -> KnownClient:
-        """Keep the settings of a client. Raises Refused for some that cannot be, or too many clients."""
+        """Store the settings of a client. Raises Refused for invalid ones, or too many clients."""
         check_settings(settings)
         client = self._clients.get(identity)
         if client is None:
@@ -141,7 +141,7 @@ class Clients:
         return found[turn:] + found[:turn]
 
     def consumer_data(self, user: str) -> list[ConsumerData]:
-        """Return the consumer groups of a user's clients, as brokers are told of them."""
+        """Return the consumer groups of a user's clients, in the form of a heartbeat to brokers."""
         groups: dict[str, dict[str, SubscriptionData]] = {}
         for client in self.of_user(user):
             if client.group:
@@ -150,7 +150,7 @@ class Clients:
 
 
 def check_settings(settings: Proto) -> None:
-    """Raise Refused for settings that cannot be."""
+    """Raise Refused for invalid settings."""
     kind = settings.client_type
     if kind not in list(ClientType):
         raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, f"clients of type {kind} are not known here: producers, push and simple consumers are")
@@ -175,7 +175,7 @@ def _check_topics(topics: Sequence[Proto]) -> None:
 
 
 def answered(settings: Proto, group: SubscriptionGroupConfig | None) -> Proto:
-    """Return the settings as the client is to use them. ``group`` is the configuration of a consumer's group."""
+    """Return the settings that the client must use. ``group`` is the configuration of a consumer's group."""
     answer = Settings()
     answer.CopyFrom(settings)
     answer.metric.on = False

@@ -1,4 +1,4 @@
-"""Numbers of the messaging API, and the outcome of a call as its clients understand it."""
+"""Numbers of the messaging API, and the outcomes of calls in its codes."""
 
 from enum import IntEnum
 from typing import Any
@@ -21,7 +21,7 @@ from sprocketmq.proxy.schema import Status
 
 
 class Code(IntEnum):
-    """How a call ended; the transport's own status stays OK."""
+    """The outcome of a call; the transport's own status stays OK."""
 
     OK = 20000
     MULTIPLE_RESULTS = 30000
@@ -61,7 +61,7 @@ class Code(IntEnum):
 
 
 class ClientType(IntEnum):
-    """What a client is."""
+    """The kinds of clients."""
 
     PRODUCER = 1
     PUSH_CONSUMER = 2
@@ -69,7 +69,7 @@ class ClientType(IntEnum):
 
 
 class MessageType(IntEnum):
-    """What a topic takes, and what a message is."""
+    """The types of messages, and of topics by the messages they accept."""
 
     NORMAL = 1
     FIFO = 2
@@ -80,7 +80,7 @@ class MessageType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What may be done with a queue."""
+    """The permissions of a queue."""
 
     READ = 2
     WRITE = 3
@@ -88,7 +88,7 @@ class Permission(IntEnum):
 
 
 class AddressScheme(IntEnum):
-    """What the host of an address is."""
+    """The kinds of hosts in addresses."""
 
     IPV4 = 1
     IPV6 = 2
@@ -128,7 +128,7 @@ _OF_BROKERS = {
 
 
 class Refused(SprocketError):
-    """A call that cannot be served, with the code that its client gets."""
+    """A call that cannot be served, with the code for its client."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -136,12 +136,12 @@ class Refused(SprocketError):
 
 
 def code_of_broker(code: int) -> Code:
-    """Return what a broker's response code means to a client of the API."""
+    """Return the API's code for a broker's response code."""
     return _OF_BROKERS.get(code, Code.INTERNAL_SERVER_ERROR)
 
 
 def code_of(error: SprocketError) -> Code:
-    """Return what an error means to a client of the API."""
+    """Return the API's code for an error."""
     match error:
         case Refused():
             return error.code
@@ -173,5 +173,5 @@ def status(code: Code, message: str = "") -> Any:
 
 
 def status_of(error: SprocketError) -> Any:
-    """Return the status that tells a client of an error."""
+    """Return the status for an error."""
     return status(code_of(error), str(error))

@@ -1,7 +1,7 @@
 """The port of the endpoint: plain and encrypted connections on the same port, passed on to the gRPC server.
 
-gRPC's own ports take either kind, not both. So it listens on a Unix socket in a directory of its own, and this takes connections, ends
-their TLS, and passes bytes between the two. Clients of some languages use TLS unless told otherwise, those of others do not.
+gRPC's own ports take either kind, not both. So it listens on a Unix socket in a directory of its own, and this module accepts connections,
+ends their TLS, and relays bytes between the two. Clients of some languages use TLS unless told otherwise, those of others do not.
 
 The gRPC server knows a connection by the path of this end of it, ``DIR/NUMBER``, and so its calls lead back to the client's address.
 """
@@ -24,7 +24,7 @@ MAX_CONNECTIONS = 10_000
 
 
 class _Side(asyncio.Protocol):
-    """One of two connections between which bytes are passed; ``other`` is None until it is there."""
+    """One of two connections between which bytes are relayed; ``other`` is None until it is connected."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -117,14 +117,14 @@ class _Client(_Side):
             self.transport.abort()
 
     def end(self) -> None:
-        """Have the gRPC server close the connection, with the answers it has given."""
+        """Make the gRPC server close the connection after the answers it has given."""
         if self.other is not None and self.other.transport is not None and not self.other.ended:
             self.other.ended = True
             self.other.transport.write_eof()
 
 
 class Front:
-    """Takes connections and passes them on to the gRPC server; the service's ``Peers``.
+    """Accepts connections and relays them to the gRPC server; the service's ``Peers``.
 
     With ``logins`` the connections that ``admitted`` was not called for are bounded as those of a broker are.
     """
@@ -157,7 +157,7 @@ class Front:
         return f"{MAX_CONNECTIONS} connections are open, the limit" if full else ""
 
     async def stop(self) -> None:
-        """Listen no more and close all connections."""
+        """Stop listening and close all connections."""
         listener, self._listener = self._listener, None
         if listener is None:
             return

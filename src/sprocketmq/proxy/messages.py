@@ -1,4 +1,4 @@
-"""Messages of the API as brokers store them, and the reverse."""
+"""Conversion between messages of the API and stored messages."""
 
 import gzip
 import hashlib
@@ -58,7 +58,7 @@ _MASK = (1 << 64) - 1
 
 
 def name_of(resource: Proto, refused_with: Code) -> str:
-    """Return the name of a topic or group. Raises Refused when it is to be one of a namespace, as brokers know none."""
+    """Return the name of a topic or group. Raises Refused for a name with a namespace, which brokers do not have."""
     if resource.resource_namespace:
         raise Refused(refused_with, f"{resource.name!r} is asked for in namespace {resource.resource_namespace!r}: {NO_NAMESPACES}")
     return str(resource.name)
@@ -77,7 +77,7 @@ def topic_of(resource: Proto) -> str:
 
 
 def types_of(attributes: Mapping[str, str]) -> tuple[MessageType, ...]:
-    """Return the types of messages that a topic with these attributes takes."""
+    """Return the types of messages that a topic with these attributes accepts."""
     name = attributes.get(TYPE_ATTRIBUTE, "NORMAL").upper()
     if name == "MIXED":
         return MIXED
@@ -144,7 +144,7 @@ def properties_of(message: Proto, topic: str) -> dict[str, str]:
 
 
 def body_of(message: Proto) -> bytes:
-    """Return the body of a message to be sent, as it was before its client compressed it. Raises Refused."""
+    """Return the uncompressed body of a message to be sent. Raises Refused."""
     body = bytes(message.body)
     if message.system_properties.body_encoding == ENCODING_GZIP:
         body = _inflated(body)
@@ -180,7 +180,7 @@ def type_of(properties: Mapping[str, str]) -> MessageType:
 
 
 def check_type(topic: str, kind: MessageType, allowed: tuple[MessageType, ...]) -> None:
-    """Refuse a message of a type that its topic does not take."""
+    """Refuse a message of a type that its topic does not accept."""
     if kind not in allowed:
         names = ", ".join(each.name for each in allowed)
         raise Refused(
@@ -204,7 +204,7 @@ def queue_of_group(message_group: str, queues: list[MessageQueue] | tuple[Messag
 
 
 def delivered(message: ReceivedMessage, topic: str, receipt: Receipt, invisible_ms: int, deliveries_before: int | None) -> Proto:
-    """Return a message of ``topic`` as consumers get it. ``deliveries_before`` is what the broker counted for pops in order."""
+    """Return a message of ``topic`` in the form for consumers. ``deliveries_before`` is the broker's count for pops in order."""
     pairs = message.properties
     body = message.body
     system = SystemProperties(

@@ -1,4 +1,4 @@
-"""Receipt handles: where a message was popped and until when it is invisible, as text that clients give back.
+"""Receipt handles: the place of a popped message and its invisible time, as text that clients send back.
 
 ``startOffset popTime invisibleTime reviveQueue kind broker queueId queueOffset commitLogOffset``; brokers know the first eight fields. The
 kind tells the topic that holds the message: 0 the topic itself, 1 and 2 the group's retry topic by its old and its new name.
@@ -48,12 +48,12 @@ class Receipt(NamedTuple):
 
     @property
     def extra_info(self) -> str:
-        """The part that brokers know."""
+        """The part that brokers read."""
         return " ".join(str(part) for part in self[:8])
 
     @property
     def expires_ms(self) -> int:
-        """When the message becomes visible again; the handle is worth nothing from then on."""
+        """When the message becomes visible again; the handle is void from then on."""
         return self.pop_time_ms + self.invisible_ms
 
     def topic(self, group: str, topic: str) -> str:
@@ -65,7 +65,7 @@ class Receipt(NamedTuple):
         return topic
 
     def renewed(self, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Self:
-        """Return the handle after a change of the invisible time, as the broker's answer tells it."""
+        """Return the handle after a change of the invisible time, from the broker's answer."""
         start = self.start_offset if revive_queue == ORDERLY_REVIVE_QUEUE else self.queue_offset
         return self._replace(start_offset=start, pop_time_ms=pop_time_ms, invisible_ms=invisible_ms, revive_queue=revive_queue)
 

@@ -40,7 +40,7 @@ class Popped(NamedTuple):
 
 
 class Receiver:
-    """Pops for clients. Pops whose client went away are put back by tasks of ``background``."""
+    """Pops for clients. Tasks of ``background`` make the messages of disconnected clients visible again."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -48,7 +48,7 @@ class Receiver:
     async def receive(
         self, upstream: Upstream, request: Proto, *, fifo: bool, invisible_s: float, poll_s: float, max_attempts: int
     ) -> list[Popped]:
-        """Return the messages of one pop, which wait for their acknowledgement; none when there were none in time."""
+        """Return the messages of one pop, which then await acknowledgement; none when there were none in time."""
         topic, group = topic_of(request.message_queue.topic), request.group.name
         broker_name = request.message_queue.broker.name
         if not broker_name:
@@ -101,7 +101,7 @@ class Receiver:
         await self.release(upstream, group, topic, [receipt for _, receipt, _ in found])
 
     async def release(self, upstream: Upstream, group: str, topic: str, receipts: list[Receipt]) -> None:
-        """Make messages visible again that their client did not get."""
+        """Make messages visible again that were not delivered to their client."""
         for receipt in receipts:
             try:
                 await self.change(upstream, group, topic, receipt, RELEASE_S)
@@ -109,7 +109,7 @@ class Receiver:
                 log.debug("a message of %s stays invisible until its invisible time has passed: %s", topic, e)
 
     async def acknowledge(self, upstream: Upstream, group: str, topic: str, receipt: Receipt) -> None:
-        """Tell the broker that a message is done. Raises Refused when it has become visible again meanwhile."""
+        """Acknowledge a message at its broker. Raises Refused when it has become visible again meanwhile."""
         self._check(upstream, receipt)
         address = await upstream.master(topic, receipt.broker_name)
         await upstream.ask(address, PopCode.ACK_MESSAGE, ext=_fields(group, topic, receipt), topic=topic)
@@ -117,7 +117,7 @@ class Receiver:
     async def change(
         self, upstream: Upstream, group: str, topic: str, receipt: Receipt, invisible_s: float, *, suspend: bool = False
     ) -> Receipt:
-        """Have a message become visible again after ``invisible_s`` from now, and return its new receipt."""
+        """Make a message visible again ``invisible_s`` from now, and return its new receipt."""
         self._check(upstream, receipt)
         address = await upstream.master(topic, receipt.broker_name)
         fields = {**_fields(group, topic, receipt), "invisibleTime": str(round(invisible_s * 1000))}
@@ -196,7 +196,7 @@ def read_pop(answer: Command, address: str, topic: str, broker_name: str) -> lis
 
 
 def tags_of(expression: str) -> frozenset[str | None] | None:
-    """Return the tags that an expression names; None when it takes every message."""
+    """Return the tags that an expression names; None when it matches every message."""
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
     return None if not tags or tags == ["*"] else frozenset(tags)
 

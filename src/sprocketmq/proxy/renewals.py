@@ -32,7 +32,7 @@ class _Held(NamedTuple):
 
 
 class Renewals:
-    """The messages that consumers hold, by the receipt handle they know: the first one."""
+    """The messages that consumers hold, by the receipt handle that clients know: the first one."""
 
     def __init__(self, receiver: Receiver, clients: Clients, clock: Clock) -> None:
         self._receiver = receiver
@@ -54,12 +54,12 @@ class Renewals:
         self._held[str(receipt)] = _Held(identity, upstream, group, topic, receipt, until)
 
     def release(self, handle: str) -> Receipt:
-        """Prolong no more, and return the receipt that holds now. Raises Refused for a handle that is none."""
+        """Stop prolonging, and return the receipt that is valid now. Raises Refused for an invalid handle."""
         held = self._held.pop(handle, None)
         return Receipt.parse(handle) if held is None else held.receipt
 
     async def sweep(self) -> None:
-        """Renew what needs it; forget what its client has left behind, or held for too long: it becomes visible by itself."""
+        """Renew messages that are due; forget those of clients that are gone or held them too long: they become visible by themselves."""
         now = self._clock.time_ms()
         for handle, held in list(self._held.items()):
             if self._clients.get(held.identity) is None or held.until_ms < now:

@@ -1,4 +1,4 @@
-"""Messages from clients to brokers: sends, ends of transactions, recalls; and brokers' questions about unfinished transactions."""
+"""Messages from clients to brokers: sends, ends of transactions, recalls; and brokers' checks of unfinished transactions."""
 
 import logging
 from itertools import count
@@ -48,7 +48,7 @@ _STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.S
 
 
 class Transaction(NamedTuple):
-    """Where the half message of a transaction is; clients carry it as text, so that the endpoint keeps nothing."""
+    """The place of a transaction's half message; clients carry it as text, so that the endpoint keeps no state."""
 
     broker_name: str
     half_offset: int
@@ -56,7 +56,7 @@ class Transaction(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a transaction id that a client gave. Raises Refused."""
+        """Parse a transaction id from a client. Raises Refused."""
         broker_name, _, places = text.rpartition("@")
         half, _, log_offset = places.partition("-")
         if not broker_name or not half.isdecimal() or not log_offset.isdecimal() or len(places) > 40:
@@ -136,7 +136,7 @@ class Sender:
     # --- transactions ---
 
     async def end(self, upstream: Upstream, request: Proto) -> None:
-        """Commit a transaction or roll it back. Returns when the broker has been told."""
+        """Commit a transaction or roll it back. Returns when the request to the broker has been sent."""
         topic = topic_of(request.topic)
         transaction = Transaction.parse(request.transaction_id)
         if request.resolution not in (COMMIT, ROLLBACK):
@@ -156,7 +156,7 @@ class Sender:
         await upstream.oneway(address, END_TRANSACTION, ext=fields)
 
     def check(self, command: Command, user: str) -> None:
-        """Pass a broker's question about an unfinished transaction on to a producer of its topic; brokers ask again."""
+        """Forward a broker's check of an unfinished transaction to a producer of its topic; brokers ask again."""
         fields = command.ext or {}
         try:
             message = decode_records(command.body)[0]

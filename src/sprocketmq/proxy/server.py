@@ -91,7 +91,7 @@ class EndpointServer:
             raise
 
     async def stop(self) -> None:
-        """Answer what is under way within a few seconds, and disconnect. May be called twice."""
+        """Finish pending calls within a few seconds, and disconnect. May be called twice."""
         if self._server is not None:
             await self.service.close()
             await self._server.stop(STOP_S)

@@ -1,4 +1,4 @@
-"""The calls of the messaging API: each finds out who calls, does its work at the brokers, and answers with a status."""
+"""The calls of the messaging API: each authenticates its caller, does its work at the brokers, and answers with a status."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ class Peers(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, and that user's connections to the cluster."""
+    """A caller: its identity, and its user's connections to the cluster."""
 
     identity: Identity
     upstream: Upstream
@@ -90,7 +90,7 @@ class MessagingService:
     """The calls, in front of the cluster at ``namesrv``.
 
     ``users`` may call; failed logins are limited for each address, which ``peers`` tells. ``advertised`` is the address (``host:port``)
-    that clients are told to use; None tells them the one they asked at.
+    that clients are told to use; None: the one they called.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class MessagingService:
         self.renewals = Renewals(self._receiver, self.clients, clock)
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NameserverUnavailable and what else the start of a client raises."""
+        """Connect to the cluster. Raises NameserverUnavailable and the other errors of a client's start."""
         if not self._users:
             await self._upstream("")
         self._background.every(SWEEP_S, self.renewals.sweep, "renewal of invisible times")
@@ -169,7 +169,7 @@ class MessagingService:
                 commands.put_nowait(None)
 
     def _forget_topics(self, user: str, topics: list[str]) -> None:
-        """Have brokers know no producer of those of ``topics`` that no client of the user produces any more."""
+        """Unregister producers of those ``topics`` that no client of the user produces any more."""
         task = self._upstreams.get(user)
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             produced = {topic for client in self.clients.of_user(user) for topic in client.topics}
@@ -218,7 +218,7 @@ class MessagingService:
     # --- routes ---
 
     async def query_route(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
-        """Tell the queues of a topic; each leads to this endpoint."""
+        """Return the queues of a topic; each leads to this endpoint."""
         topic = topic_of(request.topic)
         route = await caller.upstream.fresh_route(topic)
         types = types_of((await caller.upstream.topic_config(topic)).attributes)
@@ -227,7 +227,7 @@ class MessagingService:
         return QueryRouteResponse(status=OK, message_queues=queues)
 
     async def query_assignment(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
-        """Tell what a push consumer is to receive from: each broker as a whole, and of a group in order each queue."""
+        """Return what a push consumer receives from: each broker as a whole, or for an ordered group each queue."""
         topic, group = topic_of(request.topic), _group(request.group)
         route = await caller.upstream.route(topic)
         config = await caller.upstream.group_config(group, topic)
@@ -249,7 +249,7 @@ class MessagingService:
     # --- life of a client ---
 
     async def heartbeat(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
-        """Record that a client is there."""
+        """Record a sign of life of a client."""
         self._known(caller)
         return MESSAGES["HeartbeatResponse"](status=OK)
 
@@ -263,7 +263,7 @@ class MessagingService:
         return MESSAGES["NotifyClientTerminationResponse"](status=OK)
 
     async def telemetry(self, requests: AsyncIterator[Proto], context: _Context) -> AsyncIterator[Proto]:
-        """Take a client's settings and answer them, and send it commands, until either side ends the stream."""
+        """Receive a client's settings and answer them, and send it commands, until either side ends the stream."""
         try:
             caller = await self._caller(context)
         except SprocketError as e:
@@ -394,7 +394,7 @@ class MessagingService:
         return AckMessageResponse(status=entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS), entries=entries)
 
     async def change_invisible_duration(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
-        """Have a message become visible again at another time."""
+        """Change when a message becomes visible again."""
         topic, group = topic_of(request.topic), _group(request.group)
         seconds = seconds_of(request.invisible_duration)
         if seconds < 0:
@@ -414,7 +414,7 @@ class MessagingService:
     # --- the transport ---
 
     def handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
-        """Return what a gRPC server serves."""
+        """Return the handler for a gRPC server."""
         unary: dict[str, Callable[[Caller, Proto, _Context], Coroutine[Any, Any, Proto]]] = {
             "QueryRoute": self.query_route,
             "QueryAssignment": self.query_assignment,
@@ -467,7 +467,7 @@ def _group(resource: Proto) -> str:
 
 
 def endpoints_of(host: str, port: int) -> Proto:
-    """Return an address as clients read it."""
+    """Return an address in the form for clients."""
     if ":" in host:
         scheme = AddressScheme.IPV6
     elif host.replace(".", "").isdecimal():

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class Upstream:
-    """One user's connections to the cluster. ``on_request`` gets what brokers ask of producers."""
+    """One user's connections to the cluster. ``on_request`` receives the requests of brokers to producers."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Upstream:
 
     @property
     def client_id(self) -> str:
-        """What brokers know this endpoint by."""
+        """The client id of this endpoint at brokers."""
         return self._instance.client_id
 
     # --- what brokers know of the endpoint's clients ---
 
     def produces(self, topic: str) -> None:
-        """Have brokers know a producer whose group is named like its topic: they ask it about unfinished transactions."""
+        """Register a producer whose group is named like its topic: brokers ask it about unfinished transactions."""
         groups = self._instance.producer_groups
         if topic not in groups:
             groups.append(topic)
@@ -65,7 +65,7 @@ class Upstream:
             self._instance.producer_groups.remove(topic)
 
     def consumers_changed(self) -> None:
-        """Tell brokers of the groups that ``consumers`` returns now."""
+        """Send brokers the groups that ``consumers`` returns now."""
         self._instance.heartbeat_soon()
 
     # --- topics and groups ---

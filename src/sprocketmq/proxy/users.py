@@ -1,4 +1,4 @@
-"""Which user calls: the signature in the metadata of a call.
+"""Authentication of calls: the signature in the metadata of a call.
 
 ``authorization: MQv2-HMAC-SHA1 Credential=KEY[/...], SignedHeaders=x-mq-date-time, Signature=HEX``. The signature is HMAC-SHA1 over the
 value of ``x-mq-date-time``; nothing else is signed and nothing expires, so that beyond the loopback interface it needs TLS.
@@ -27,7 +27,7 @@ class _UserEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Users:
-    """The users that may call, with their credentials for the cluster. Without any, everybody may, and nobody has to sign."""
+    """The users that may call, with their credentials for the cluster. Without any, calls need no signature."""
 
     def __init__(self, users: Mapping[str, Credentials]) -> None:
         self._users = users

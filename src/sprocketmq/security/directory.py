@@ -83,13 +83,13 @@ class SecureDirectory:
 
     @property
     def client(self) -> Path:
-        """What a client machine is given: a directory of its own."""
+        """The files for a client machine: a directory of its own."""
         return self.root / "client"
 
 
 @dataclass(frozen=True)
 class Issued:
-    """What a server certificate is good for."""
+    """The hosts and expiry of a server certificate."""
 
     hosts: list[str]
     until: datetime

@@ -158,7 +158,7 @@ class SecurityGuard:
         return not refusal
 
     def refusal_of(self, conn: ServerConnection, command: Command) -> str:
-        """Return why a request without a body that was admitted before would be refused now, "" when it would not."""
+        """Return why a previously admitted request without a body would be refused now, "" when it would not."""
         try:
             account, _ = self._authenticate(command)
             return CHECK_FAILED if account is None else self._forbidden(account, conn, command)

@@ -1,6 +1,6 @@
 """Limits on the failed logins of a peer: first its answers are delayed, then its connections are closed.
 
-Correctly signed requests pass, however often others behind the same address failed. The limits save work and log lines; secrets are
+Correctly signed requests pass, however often others at the same address failed. The limits save work and log lines; secrets are
 protected by their length.
 """
 
@@ -19,7 +19,7 @@ MAX_ADDRESSES = 4096
 
 
 class Penalty(Enum):
-    """What follows a failed login."""
+    """The consequence of a failed login."""
 
     NONE = "answer now"
     DELAY = "answer later"

@@ -1,4 +1,4 @@
-"""Policies: what a user may do with which resources, and from where. ``PolicyIndex.decide`` evaluates them.
+"""Policies: the actions that a user may do with resources, and from which addresses. ``PolicyIndex.decide`` evaluates them.
 
 Of the entries that match a resource, the peer's address and at least one of the wanted actions, the most specific decides alone::
 
@@ -45,7 +45,7 @@ class PolicyType(StrEnum):
 
 
 class Verdict(Enum):
-    """What the policies of a user say about one context."""
+    """The decision of a user's policies about one context."""
 
     ALLOWED = "allowed"
     DENIED = "the decision is deny"
@@ -149,7 +149,7 @@ class PolicyIndex:
         self._by_type = [types[policy_type] for policy_type in PolicyType if policy_type in types]
 
     def decide(self, context: Context, source: Address | None) -> Verdict:
-        """Return what the policies say; ``source`` is the peer's address."""
+        """Return the decision of the policies; ``source`` is the peer's address."""
         for entries in self._by_type:
             for rank in entries.ranks(context.type, context.name):
                 decisions = {entry.decision for entry in rank if entry.applies(context.actions, source)}

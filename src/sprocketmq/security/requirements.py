@@ -1,4 +1,4 @@
-"""What each request needs: THE table from request codes to contexts, for brokers and nameservers. A code that is not in it is refused.
+"""The permissions that requests need: a table from request codes to contexts, for brokers and nameservers. Other codes are refused.
 
 A context is a resource and the actions of which one suffices; a request passes when every one of its contexts is allowed. A retry topic
 counts as its group. A request that leaves out a name it must have is refused; where the server takes a missing name for all of them,
@@ -54,7 +54,7 @@ class MissingResource(SprocketError):
 
 
 def contexts_of(command: Command, cluster: str) -> list[Context] | None:
-    """Return what ``command`` needs at a server of ``cluster``, None when no rule is known for its code.
+    """Return the contexts of ``command`` at a server of ``cluster``, None when there is no rule for its code.
 
     Raises MissingResource, and ProtocolError for fields or a body that cannot be read.
     """

@@ -32,7 +32,7 @@ class Resource(NamedTuple):
 
 
 class Match(IntEnum):
-    """How a pattern's name is compared."""
+    """The kinds of patterns, by how their name is compared."""
 
     LITERAL = 0
     PREFIX = 1

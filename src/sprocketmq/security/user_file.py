@@ -129,7 +129,7 @@ def _entry_tree(entry: PolicyEntry) -> dict[str, Any]:
 
 
 def read_users_file(path: str | Path) -> AccessTables:
-    """Return what the file holds. Raises ConfigError, and SecretFileExposed when others than its owner may read it."""
+    """Return the content of the file. Raises ConfigError, and SecretFileExposed when others than its owner may read it."""
     return _read(Path(path))[0]
 
 
@@ -221,7 +221,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 class UserStore:
-    """The users and policies of a running server. ``tables`` is what holds now.
+    """The users and policies of a running server. ``tables`` is the current content.
 
     ``changed`` is called in the loop after every change, with the names of the users that are no longer what they were.
     """
@@ -266,9 +266,9 @@ class UserStore:
                 event(log, logging.INFO, "users_reloaded", path=self.path, users=sorted(changed))
 
     async def change(self, change: Callable[[AccessTables], AccessTables]) -> None:
-        """Change the file as ``change_users_file`` does, in another thread, then what holds here. Raises the same.
+        """Change the file as ``change_users_file`` does, in another thread, then the tables here. Raises the same.
 
-        When the change is refused, what the file holds holds here, too: another server may have made the same change.
+        When the change is refused, the content of the file is adopted: another server may have made the same change.
         """
         async with self._changing:
             try:

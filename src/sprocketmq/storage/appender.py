@@ -69,7 +69,7 @@ class Appender:
         self.committed = (0, 0, 0)
 
     def start(self, last_log_offset: int, last_ms: int) -> None:
-        """Continue behind the recovered log, given its last record. Raises StoreFailed when the log cannot be flushed."""
+        """Continue after the recovered log, given its last record. Raises StoreFailed when the log cannot be flushed."""
         log = self._log
         self._last_log_offset = last_log_offset
         self._last_ms = last_ms

@@ -1,4 +1,4 @@
-"""What parsing a range of the commit log yields for the derived files: arrays instead of one object per message.
+"""The result of parsing a range of the commit log for the derived files: arrays instead of one object per message.
 
 Workers produce these (``pipeline.py``), the queues and the key index consume them. They are numpy arrays in native byte order.
 """

@@ -82,7 +82,7 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    """What storage asks of a file system."""
+    """The operations that storage needs of a file system."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open a file to read and write; with ``create`` make it (empty) when it is missing, with ``read_only`` never change it."""
@@ -325,7 +325,7 @@ def will_need(view: memoryview, begin: int, end: int) -> None:
 
 
 def unmap_pages(view: memoryview, begin: int, end: int) -> None:
-    """Take the pages of ``[begin, end)`` of a mapping out of this process; they stay in the page cache. Ignores other views."""
+    """Remove the pages of ``[begin, end)`` of a mapping from this process; they stay in the page cache. Ignores other views."""
     mapped = view.obj
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         first = begin - begin % mmap.PAGESIZE
@@ -333,7 +333,7 @@ def unmap_pages(view: memoryview, begin: int, end: int) -> None:
 
 
 def mapped_file_bytes() -> int:
-    """Return how much of mapped files counts as resident memory of this process; 0 where the system does not tell."""
+    """Return the resident bytes of mapped files of this process; 0 where the system does not report them."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - several times a second
             return int(file.read().split()[2]) * mmap.PAGESIZE

@@ -208,7 +208,7 @@ class Maintenance:
         """Cut log, queues and index of a replica at log offset ``end``, given the last record before it, and bring that to the disk.
 
         A crash at any point leaves a store whose log ends at ``end`` or later, where it ended before or at a segment's end. Raises
-        StoreWriteFailed when a full disk has no room for the snapshot: the log is as it was, and its records behind ``end`` are
+        StoreWriteFailed when a full disk has no room for the snapshot: the log is as it was, and its records after ``end`` are
         in no queue. Raises StoreFailed when the disk fails.
         """
         if self._index is not None:

@@ -183,7 +183,7 @@ class MessageStore:
     def raw(self, log_offset: int, max_bytes: int) -> memoryview:
         """Return committed bytes of the log from ``log_offset`` on, at most up to the end of its segment; none at the log's end.
 
-        Records, BLANKs and the bytes behind them come as they are on disk. The view may begin and end inside a record; it stays valid
+        Records, BLANKs and the bytes after them come as they are on disk. The view may begin and end inside a record; it stays valid
         while it is held. Raises LogOffsetOutside.
         """
         log = self._log
@@ -219,7 +219,7 @@ class MessageStore:
     def lead(self) -> None:
         """Turn a replica back into a store that takes messages of its own; no effect when the store is no replica.
 
-        All complete records are dispatched, an incomplete one at the end is cut off, and the next message goes behind them. Begin an
+        All complete records are dispatched, an incomplete one at the end is cut off, and the next message follows them. Begin an
         epoch at ``commitlog_max_offset`` (``epochs.begin``) before the first message is staged. Raises StoreWriteFailed or StoreFailed
         when the disk refuses; it remains a replica then.
         """
@@ -260,7 +260,7 @@ class MessageStore:
         return self.config.max_filter_units
 
     def find_cold(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
-        """Return what a read from ``offset`` on would wait for the disk for; None for nothing.
+        """Return the parts of files that a read from ``offset`` on needs from the disk; None for none.
 
         It examines up to ``max_units`` queue units, and ends earlier with ``max_count`` messages; None for a read with tag codes.
 
@@ -269,7 +269,7 @@ class MessageStore:
         return self._cold.find(topic, queue_id, offset, max_units, max_count)
 
     def unmap_in_steps(self) -> Iterator[None]:
-        """Take all but the end of the mapped log out of this process's memory; see ``log.unmapping``."""
+        """Remove all but the end of the mapped log from this process's memory; see ``log.unmapping``."""
         return unmap_in_steps(self._log)
 
     def declare_batch_topic(self, topic: str) -> None:
@@ -335,7 +335,7 @@ class MessageStore:
     def index_lag(self) -> tuple[int, int]:
         """Bytes of log offered to the key index that are not in it yet, and for how many milliseconds the oldest message has waited.
 
-        A replica offers records when it brings them into queues: ``Replica.derived_end`` tells what both lack.
+        A replica offers records when it brings them into queues: ``Replica.derived_end`` shows what both lack.
         """
         return self.index.lag() if self.index is not None else (0, 0)
 
@@ -352,12 +352,12 @@ class MessageStore:
     # --- offsets ---
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the first queue offset that can be read; 0 for a queue nobody wrote to."""
+        """Return the first queue offset that can be read; 0 for a queue that was never written to."""
         queue = self._reader.queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset after the last message that readers see; 0 for a queue nobody wrote to."""
+        """Return the queue offset after the last message that readers see; 0 for a queue that was never written to."""
         queue = self._table.queues.get((topic, queue_id))
         return queue.visible if queue is not None else 0
 
@@ -480,5 +480,5 @@ class MessageStore:
         return self._maintenance.flush_log()
 
     def refuse(self, reason: str) -> None:
-        """Take no more messages, as after a failed flush; reads go on."""
+        """Refuse further messages, as after a failed flush; reads still work."""
         self._maintenance.refuse(reason)

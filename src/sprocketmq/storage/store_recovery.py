@@ -45,7 +45,7 @@ class StoreRecovery:
         self._last_ms = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> RecoveredState:
-        """Recover the store and return what the log ends with. ``progress`` gets the bytes of log read and their total.
+        """Recover the store and return the end of the log. ``progress`` gets the bytes of log read and their total.
 
         Raises StoreDamaged when the commit log is beyond recovery, or OSError.
         """

@@ -32,7 +32,7 @@ _Consumer = TypeVar("_Consumer", bound=client.PullConsumer | client.PushConsumer
 
 
 class _ConsumerFace(Face[_Consumer]):
-    """What both consumers have."""
+    """The common part of both consumers."""
 
     @property
     def trace_stats(self) -> TraceStats:

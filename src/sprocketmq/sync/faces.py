@@ -1,4 +1,4 @@
-"""What the blocking clients share: one background thread with an event loop, and the calls that wait for it."""
+"""The base of the blocking clients: one background thread with an event loop, and the calls that wait for it."""
 
 import atexit
 import functools
@@ -159,7 +159,7 @@ class Face(Generic[_C_co]):
         self.warn_unclosed()
 
     def warn_unclosed(self, warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn that nobody closed this client."""
+        """Warn that this client was not closed."""
         what = f"sync.{type(self).__name__}{left_open(self._client)}"
         warn(f"unclosed {what}: use 'with', or close(), before the program ends", ResourceWarning, source=self, stacklevel=3)
 

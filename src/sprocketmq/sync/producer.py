@@ -94,7 +94,7 @@ class Producer(Face[client.Producer]):
     def submit(self, message: Message, callback: OnSent, *, timeout_s: float | None = None) -> None: ...
 
     def submit(self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None) -> "Future[SendResult] | None":
-        """Send one message and return the future of its result at once; or have ``callback`` called.
+        """Send one message and return the future of its result at once; or call ``callback`` with it.
 
         Messages of one thread to one topic leave in order.
 

@@ -41,7 +41,7 @@ class Transaction:
 
     @property
     def outcome(self) -> TransactionOutcome:
-        """UNKNOWN until it is told."""
+        """The outcome; UNKNOWN until it is committed or rolled back."""
         return self._transaction.outcome
 
     @property

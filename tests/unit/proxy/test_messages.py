@@ -1,4 +1,4 @@
-"""Messages of the API as brokers store them, and the reverse."""
+"""Conversion between messages of the API and stored messages."""
 
 import gzip
 import hashlib

@@ -172,7 +172,7 @@ class StoreReader:
         """Yield the records between ``bounds``; records in ``failed`` and records that cannot be decoded are damage.
 
         ``rows`` are all records when none failed. Where decoding fails, shorter and shorter runs of records are tried, down to the bad
-        record, and longer runs again behind it.
+        record, and longer runs again after it.
         """
         first, count = 0, len(bounds) - 1
         step, given = count, 0  # given: rows yielded before the decoding of later ones failed
@@ -218,7 +218,7 @@ class StoreReader:
             return dissect(file, at, piece.base, piece.segment_bytes - at).problem
 
     def _next_after_damage(self, piece: LogPiece, at: int, since: int) -> tuple[int, str]:
-        """Return the start of the next record behind damage (at most the end of the piece), and the problem at ``at``."""
+        """Return the start of the next record after damage (at most the end of the piece), and the problem at ``at``."""
         with FileView(self._fs, piece.path) as file:
             end = min(next_record(file, at, piece.base, piece.segment_bytes, since_ms=since), piece.end)
             found = dissect(file, at, piece.base, piece.segment_bytes - at)

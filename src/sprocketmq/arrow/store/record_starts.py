@@ -77,7 +77,7 @@ class SegmentView:
         return at
 
     def start_from(self, begin: int, target: int, starts: "KnownStarts | None") -> int:
-        """Return the first record start at or after ``target``, searching for one behind damage; the segment's size when there is none."""
+        """Return the first record start at or after ``target``, searching for one after damage; the segment's size when there is none."""
         found = self.follow_to(begin, target, starts)
         return self.searched(target) if found is None else found
 
@@ -87,7 +87,7 @@ class SegmentView:
         return self.size if found < 0 else found
 
     def end_of_data(self, begin: int) -> tuple[int, DamagePiece | None]:
-        """Return the end of the last whole record, following records from ``begin``, and what lies behind it unless that is all zeros.
+        """Return the end of the last whole record, following records from ``begin``, and what follows it unless that is all zeros.
 
         As in a broker's recovery, the log ends where nothing valid follows. The last record must have a correct CRC: its write may have
         been cut short by a power failure, or may still be under way.
@@ -170,7 +170,7 @@ class KnownStarts:
 
 
 def _unit_log_offset(file: File, at: int) -> int:
-    """Return the log offset of a unit's record. An unwritten unit counts as behind all offsets, a filler as before all."""
+    """Return the log offset of a unit's record. An unwritten unit counts as after all offsets, a filler as before all."""
     data = file.pread(_OFFSET_AND_SIZE.size, at)
     if len(data) < _OFFSET_AND_SIZE.size:
         return FAR

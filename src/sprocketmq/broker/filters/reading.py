@@ -52,7 +52,7 @@ def read_matching(
 ) -> ReadResult:
     """Read as ``MessageStore.read`` does, messages that meet a condition only; those inside batches one by one.
 
-    A batch of which all messages pass is returned whole, else those that pass as records of their own. ``next_offset`` lies behind what was
+    A batch of which all messages pass is returned whole, else those that pass as records of their own. ``next_offset`` lies after what was
     looked at.
     """
     result = store.read(

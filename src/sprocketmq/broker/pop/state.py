@@ -164,7 +164,7 @@ class PopQueue:
         return done
 
     def acknowledge_in_order(self, offsets: Iterable[int], popped_ms: int) -> list[int]:
-        """Do the same for messages that were popped in order; those behind one that is not acknowledged are kept until it is."""
+        """Do the same for messages that were popped in order; those after an unacknowledged one are kept until it is acknowledged."""
         flights, early = self.flights, self._early
         done = []
         for offset in offsets:

@@ -178,7 +178,7 @@ class DeliveryTraces:
 
 
 def _end_of_run(messages: Sequence[ReceivedMessage], at: int, msg_id: str) -> int:
-    """Return the index behind those messages from ``at`` on, whose id is ``msg_id``, that are traced or not as it is.
+    """Return the index after those messages from ``at`` on, whose id is ``msg_id``, that are traced or not as it is.
 
     A batch has consecutive ids. So when the id of a later message is as far on as the message is, the ones between are not looked at.
     """

@@ -1,4 +1,4 @@
-"""What all JSON bodies can do, and the parts that several of them have."""
+"""The base class of JSON bodies, and the parts that several of them share."""
 
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,7 +15,7 @@ _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """What all bodies can do."""
+    """The base class of JSON bodies."""
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Self:

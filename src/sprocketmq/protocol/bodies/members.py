@@ -1,4 +1,4 @@
-"""What a broker asks single members of a group, and their answers."""
+"""Requests of a broker to single members of a group, and their answers."""
 
 from typing import Any, ClassVar, Self
 
@@ -12,7 +12,7 @@ from sprocketmq.protocol.ranges import Int32, Int64
 
 
 class ResetOffsets(QueueTables):
-    """Where a group goes on in each queue (answer of 222, body of 220)."""
+    """The offset at which a group continues in each queue (answer of 222, body of 220)."""
 
     _tables: ClassVar[dict[str, Any]] = {"offset_table": Int64}
 
@@ -20,7 +20,7 @@ class ResetOffsets(QueueTables):
 
 
 class ConsumerStatus(QueueTables):
-    """Where members are: one member's own queues (221), or those of each client id (223)."""
+    """The positions of members: one member's own queues (221), or those of each client id (223)."""
 
     _tables: ClassVar[dict[str, Any]] = {"message_queue_table": Int64}
 
@@ -57,7 +57,7 @@ class ProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """How consuming a topic goes in one member (307): milliseconds a call, messages a second, failures in the last hour."""
+    """Consumption of a topic by one member (307): milliseconds a call, messages a second, failures in the last hour."""
 
     pull_rt: float = field(default=0.0, name="pullRT")
     pull_tps: float = field(default=0.0, name="pullTPS")
@@ -68,7 +68,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(QueueTables):
-    """What one member of a group is doing (307)."""
+    """The running state of one member of a group (307)."""
 
     _tables: ClassVar[dict[str, Any]] = {"mq_table": ProcessQueueInfo}
 
@@ -82,7 +82,7 @@ class ConsumerRunningInfo(QueueTables):
 
 
 class ConsumeDirectlyResult(Body):
-    """How one message fared that a member was asked to consume (309); ``consume_result`` is CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION."""
+    """The outcome of consuming one message on request (309); ``consume_result`` is CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION."""
 
     consume_result: str = "CR_SUCCESS"
     order: bool = False

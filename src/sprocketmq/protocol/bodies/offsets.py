@@ -103,7 +103,7 @@ class ConsumeTimeSpans(Body):
 
 
 class StatsWindow(Body):
-    """How often something happened in a stretch of time: in all, a second, and an amount each time."""
+    """Counts over a window of time: the total, the rate per second, and the average amount per event."""
 
     sum: Int64 = 0
     tps: float = 0.0
@@ -119,7 +119,7 @@ class BrokerStats(Body):
 
 
 class QueueUnit(Body):
-    """What a queue holds of one record (321). The names are the wire's; ``eval`` is of filters beyond tags."""
+    """The unit of one record in a queue (321). The names are the wire's; ``eval`` is of filters beyond tags."""
 
     physic_offset: Int64 = 0
     physic_size: Int32 = 0
@@ -128,7 +128,7 @@ class QueueUnit(Body):
 
 
 class ConsumeQueueUnits(Body):
-    """A stretch of a queue (321)."""
+    """A range of units of a queue (321)."""
 
     min_queue_index: Int64 = 0
     max_queue_index: Int64 = 0
@@ -138,7 +138,7 @@ class ConsumeQueueUnits(Body):
 
 
 class GroupSubscription(Body):
-    """What a group that is online wants of a topic (345)."""
+    """The subscription of an online group to a topic (345)."""
 
     group: str
     topic: str

@@ -30,13 +30,13 @@ class TimerMetrics(Body):
 
 
 class MessageRequestModes(Body):
-    """How groups read topics, by topic and group (402)."""
+    """The request modes of groups, by topic and group (402)."""
 
     message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
 
 
 class HaConnectionInfo(Body):
-    """One slave, as its master sees it: ``diff`` is how many bytes of log it lacks."""
+    """The state of one slave as its master reports it: ``diff`` is the number of bytes of log it lacks."""
 
     addr: str
     slave_ack_offset: Int64 = 0
@@ -47,7 +47,7 @@ class HaConnectionInfo(Body):
 
 
 class HaClientInfo(Body):
-    """A slave, as it sees itself; times are wall-clock milliseconds."""
+    """The state that a slave reports itself; times are wall-clock milliseconds."""
 
     master_addr: str | None = None
     max_offset: Int64 = 0
@@ -72,7 +72,7 @@ class HaStatus(Body):
 
 
 class EpochEntry(Body):
-    """A stretch of a log that one master wrote; the last one has no end."""
+    """A part of a log that one master wrote; the last one has no end."""
 
     epoch: Int32 = 0
     start_offset: Int64 = 0

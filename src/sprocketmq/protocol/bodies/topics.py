@@ -1,4 +1,4 @@
-"""Topics, routes, the cluster, and what a broker registers."""
+"""Topics, routes, the cluster, and the registration of brokers."""
 
 from struct import Struct
 from typing import Any, Self
@@ -103,7 +103,7 @@ _VERSION_WITH_MAPPINGS = 413
 
 
 class RegisterBrokerBody(Body):
-    """What a broker tells each nameserver (103)."""
+    """The registration that a broker sends to each nameserver (103)."""
 
     topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
     filter_server_list: list[str] = field(default_factory=list)

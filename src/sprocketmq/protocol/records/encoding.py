@@ -117,7 +117,7 @@ def walk_records(data: bytes | memoryview) -> list[tuple[int, int]]:
 
 
 def damage_at(data: bytes | memoryview, pos: int) -> RemoteProtocolError:
-    """Return the error that says what is wrong with the record at ``pos``."""
+    """Return the error for the invalid record at ``pos``."""
     left = len(data) - pos
     if left < FIXED_OVERHEAD:
         return RemoteProtocolError(f"record at byte {pos} is cut short: {left} bytes are left")

@@ -1,4 +1,4 @@
-"""A stored message as a consumer sees it: its fields are decoded from the record when they are read."""
+"""A received message: its fields are decoded from the record when they are read."""
 
 import struct
 from collections.abc import Collection
@@ -51,7 +51,7 @@ _STORE_HOST_AT = RECORD_LAYOUT.offset("store_host") - HOST_V4_BYTES
 _PREPARED_AT = RECORD_LAYOUT.offset("prepared_offset") - 2 * HOST_V4_BYTES
 _FLAG_BEFORE_BODY = BATCH_ENTRY_HEAD_BYTES - BATCH_ENTRY_LAYOUT.offset("flag")
 _SYSFLAG_AND_LENGTH = RECORD_LAYOUT.part("sys_flag", "body_length", start="sys_flag")
-# Names of properties as they stand in a property string behind another property.
+# Names of properties as they stand in a property string after another property.
 TAGS_BEHIND, UNIQ_KEY_BEHIND = b"\x02TAGS\x01", b"\x02UNIQ_KEY\x01"
 _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
@@ -123,7 +123,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         return born, store
 
     def _body_span(self) -> tuple[int, int, int]:
-        """Return where the stored body starts and ends in the buffer, and the sysFlag; most readers want nothing else."""
+        """Return where the stored body starts and ends in the buffer, and the sysFlag; most readers need nothing else."""
         data, pos = self._data, self._pos
         try:
             sys_flag, length = _SYSFLAG_AND_LENGTH.unpack_from(data, pos + _SYS_FLAG_AT)
@@ -161,7 +161,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         return topic_at, props_at - 2, props_at, props_at + length
 
     def _find(self, name: bytes) -> bytes | None:
-        """Return the raw value of a property without decoding the others; ``name`` as it stands behind another one (``TAGS_BEHIND``)."""
+        """Return the raw value of a property without decoding the others; ``name`` as it stands after another one (``TAGS_BEHIND``)."""
         # Most records have it there; searching in the buffer needs no slice.
         data, start, end = self._after_body()
         at = data.find(name, start, end)
@@ -251,7 +251,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered again because its group sent it back or it failed in this consumer."""
+        """How often the message was redelivered because its group sent it back or it failed in this consumer."""
         if self._index >= 0:
             return self.failures
         born, store = self._hosts_shift()

@@ -62,7 +62,7 @@ _Ints = NDArray[np.int64]
 def parse_chunk(
     view: memoryview, base: int, begin: int, limit: int, *, batch_topics: frozenset[bytes] = frozenset(), keys: bool = True
 ) -> ParsedChunk:
-    """Parse the records that begin in ``[begin, limit)`` of ``view``; the last may end behind ``limit``.
+    """Parse the records that begin in ``[begin, limit)`` of ``view``; the last may end after ``limit``.
 
     ``view`` is a whole segment and begins at log offset ``base``; a record is expected at ``begin``. The chunk ends where the next
     record is not valid (body CRC included), and earlier when it has very many keys. Queues of ``batch_topics`` get 46-byte units.

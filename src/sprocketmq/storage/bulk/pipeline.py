@@ -338,7 +338,7 @@ class LogPipeline:
         return read_task(segment.view, task, self._setup) if segment is not None else None
 
     def _receive(self, timeout_s: float) -> bool:
-        """Put answers that arrive in time into the ring and return whether there were any. Tasks of a dead worker are read here."""
+        """Put answers that arrive in time into the ring; return whether there were any. Tasks of a dead worker are read here."""
         busy = [worker for worker in self.workers if worker.tasks]
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             busy = [worker for worker in busy if worker.tasks[0][0] == self._ring.next]

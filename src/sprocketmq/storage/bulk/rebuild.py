@@ -46,7 +46,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What to rebuild from a log, and how: ``config.root`` is the directory of the new files, its file sizes are those of the old files."""
+    """The plan of a rebuild: ``config.root`` is the directory of the new files, its file sizes are those of the old files."""
 
     source: str
     what: tuple[str, ...]
@@ -134,7 +134,7 @@ def rebuild(
     fs: FileSystem = REAL_FS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RebuildReport:
-    """Make the derived files ``what`` of the store ``source`` anew from its commit log, in place or under ``target``.
+    """Rebuild the derived files ``what`` of the store ``source`` from its commit log, in place or under ``target``.
 
     In place it needs exclusive access (StoreLocked while a broker runs). With a ``target`` the source is only read, even while a broker
     runs on it; the result reflects the log at that moment. ``config`` gives file sizes if no old file determines them. ``workers``
@@ -171,7 +171,7 @@ def rebuild(
 
 
 def lock_in_place(fs: FileSystem, root: str) -> DirectoryLock:
-    """Take the store at ``root`` for a rebuild in place. Raises StoreLocked while somebody else has it."""
+    """Take the store at ``root`` for a rebuild in place. Raises StoreLocked while another process has it."""
     try:
         return DirectoryLock(fs, root)
     except StoreLocked as e:
@@ -303,7 +303,7 @@ class _Rebuild:
         return Plan(self._source, self._report.what, config, self._old.batch_topics, dict(deleted))
 
     def _keep_expired(self, made: Made) -> None:
-        """Bring to the new queues those of which only the old files know, and their states to the others."""
+        """Add the queues that only the old files have to the new ones, and copy their states to the others."""
         fs, report, old = self._fs, self._report, self._old
         new = {(state.topic, state.queue_id) for state in made.states}
         for kind in (QUEUES, BATCH_QUEUES):
@@ -318,7 +318,7 @@ class _Rebuild:
         report.queues = len(new) + report.kept_queues
 
     def _index_geometry(self) -> tuple[int, int]:
-        """Return hash slots and entries of an index file: what our own note or an old file tells, else as configured."""
+        """Return hash slots and entries of an index file: from the snapshot or an old file, else as configured."""
         from sprocketmq.storage.file_view import FileView
         from sprocketmq.storage.index.index_state import IndexState
         from sprocketmq.storage.index.slot_count import shape_of
@@ -336,7 +336,7 @@ class _Rebuild:
         return self._config.max_hash_slots, self._config.max_index_entries
 
     def _checkpoint(self, made: Made) -> Checkpoint:
-        """Return the old checkpoint with what has been made anew; Apache's broker begins its recovery behind it."""
+        """Return the old checkpoint with the fields of what was rebuilt; Apache's broker begins its recovery after it."""
         checkpoint = Checkpoint.load(self._fs, f"{self._source}/{CHECKPOINT}")
         checkpoint.commitlog_timestamp_ms = made.last_ms
         if {QUEUES, BATCH_QUEUES} <= set(self._report.what):

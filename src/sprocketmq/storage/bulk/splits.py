@@ -1,6 +1,6 @@
 """A commit log cut into splits that are parsed independently, possibly on other machines. Import it late: ``parts`` brings numpy.
 
-A split is a range of one segment and is parsed in parts. The start of its first record is a guess, and behind damage each part begins
+A split is a range of one segment and is parsed in parts. The start of its first record is a guess, and after damage each part begins
 with a new guess; ``stitching.py`` decides which parts are accepted.
 """
 

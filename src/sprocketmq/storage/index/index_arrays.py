@@ -79,7 +79,7 @@ def _chain(slots: bytearray, hashes: NDArray[np.int32], first: int) -> tuple[NDA
 
 
 class Linked(NamedTuple):
-    """What a block of entries holds: the log offsets of its first and last entry, and how many slots it is the first to use."""
+    """Facts about a block of entries: the log offsets of its first and last entry, and how many slots it is the first to use."""
 
     first_log_offset: int
     last_log_offset: int

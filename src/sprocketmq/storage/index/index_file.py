@@ -27,7 +27,7 @@ _MAX_PAGES_AT_ONCE = 256  # changed pages next to each other are written in piec
 class IndexFile:
     """One file. Methods raise OSError.
 
-    While entries are added the file is open and ``slots`` has the slots as they should be on disk. ``doubtful``: slots on disk may name
+    While entries are added the file is open and ``slots`` has the slots as they should be on disk. ``doubtful``: slots on disk may point to
     entries that the header does not count. ``unsynced``: the disk may lack some of what was written. ``last_entry`` is as in the file.
     """
 
@@ -69,7 +69,7 @@ class IndexFile:
             opened.close()
 
     def read(self, file_pos: int, length: int) -> bytes:
-        """Return bytes of the file, zeros where it is shorter."""
+        """Return bytes of the file, zero-padded past its end."""
         with self._opened(read_only=True) as opened:
             return opened.pread(length, file_pos).ljust(length, b"\0")
 
@@ -152,7 +152,7 @@ class IndexFile:
         self.slots = slots
 
     def drop_slots(self) -> None:
-        """Forget the slots in memory: they name entries that are not in the file."""
+        """Drop the slots in memory: they point to entries that are not in the file."""
         self.slots = bytearray()
         self.doubtful = True
 

@@ -31,7 +31,7 @@ class IndexFiles:
         self.names_changed = False
 
     def open(self, files: list[IndexFile], shape: FileShape, found: Collection[str]) -> None:
-        """Begin with these files, which have this shape; of the names ``found`` in the directory all others are removed."""
+        """Start with these files, which have this shape; all other files ``found`` in the directory are removed."""
         self.files = files
         self.shape = shape
         kept = {file.name for file in files}
@@ -120,7 +120,7 @@ class IndexFiles:
         self.find_newest_record()
 
     def forget_failed_writes(self) -> None:
-        """Go back to what the files have after a write failed: slots in memory may name entries that were never written."""
+        """Return to the state on disk after a failed write: slots in memory may point to entries that were never written."""
         if self.files:
             self.files[-1].drop_slots()
         self.find_newest_record()

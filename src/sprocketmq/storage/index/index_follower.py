@@ -38,7 +38,7 @@ class StoreIndex:
     # --- recovery ---
 
     def load(self, state: bytes, *, clean: bool) -> int:
-        """Take the files that can be trusted, and return the log offset from which records must be given to ``take_records``.
+        """Adopt the files that can be trusted, and return the log offset from which records must be passed to ``take_records``.
 
         ``state`` is what ``sync`` returned before the last snapshot, or empty; ``clean``: nothing was indexed after it.
         """
@@ -104,7 +104,7 @@ class StoreIndex:
         return self._keys.sync().encode()
 
     def drain(self) -> None:
-        """Index what commits left for later; may run in another thread. Like ``offer`` it never raises."""
+        """Index what commits deferred; may run in another thread. Like ``offer`` it never raises."""
         self._keys.drain()
 
     def _catch_up(self) -> None:
@@ -143,7 +143,7 @@ class StoreIndex:
 
     @property
     def failure(self) -> str | None:
-        """Why indexing has stopped until the next thorough flush; None while it works."""
+        """The reason why indexing has stopped until the next thorough flush; None while it works."""
         return self._keys.failure
 
     @property

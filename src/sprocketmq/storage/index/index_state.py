@@ -1,4 +1,4 @@
-"""The state of the index after a sync, which the store keeps in its snapshot and a restart builds on."""
+"""The state of the index after a sync, which the store keeps in its snapshot for the next start."""
 
 import struct
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The key index of one store: which records of the log have a key, in files of Apache RocketMQ's format (``index_format``).
 
-What was just stored waits in memory and is indexed several thousand messages at a time. Entries are then written at once; the slots of the
-newest file stay in memory and are written, as far as they changed, when the index is synced. A restart builds on the state that the last
-sync returned: it drops everything after it and indexes the log from there again.
+Stored messages wait in memory and are indexed several thousand at a time. Entries are then written at once; the slots of the
+newest file stay in memory; those that changed are written when the index is synced. A restart begins with the state that the last
+sync returned: it drops everything later and indexes the log from there again.
 """
 
 import sys
@@ -73,10 +73,10 @@ class KeyIndex:
         clean: bool = False,
         keys_at: KeysAt | None = None,
     ) -> int:
-        """Take the files that can be trusted, remove the others, and return the log offset from which records must be indexed.
+        """Adopt the files that can be trusted, remove the others, and return the log offset from which records must be indexed.
 
         With a ``state`` those are the files it lists, as they were then; ``clean``: nothing was indexed after it. Without one, the files
-        are taken as they are when they are consistent in themselves and the log, if ``keys_at`` reads it, confirms their beginnings and
+        are adopted when they are consistent in themselves and the log, if ``keys_at`` reads it, confirms their beginnings and
         some of their entries. Log offsets that are not in ``[log_min, log_end]`` are consistent with neither. Files of other sizes than
         configured keep theirs, and so do all that follow. Raises OSError.
         """
@@ -122,7 +122,7 @@ class KeyIndex:
     # --- indexing what is stored ---
 
     def offer(self, staged: Iterable[StagedSend], end: int) -> None:
-        """Take what a commit stored; the log now ends at ``end``. Usually this only queues it; past a limit some is indexed at once.
+        """Take what a commit stored; the log now ends at ``end``. Usually this only queues it; above a limit some is indexed at once.
 
         Records of rolled back transactions are not offered. Never raises; a disk that refuses a write shows in ``failure``.
         """
@@ -222,14 +222,14 @@ class KeyIndex:
                 self._attempt(lambda: self._files.add(entries), end)
 
     def resume(self) -> int:
-        """Clear the failure and return the log offset from which ``add_records`` has to go on. May raise OSError."""
+        """Clear the failure and return the log offset from which ``add_records`` has to continue. May raise OSError."""
         with self._lock:
             self._files.forget_failed_writes()
             self.failure = None
             return self.indexed_end
 
     def caught_up(self) -> bool:
-        """Go back to indexing what is offered if ``add_records`` has reached the end of it; tell whether it has."""
+        """Resume indexing what is offered if ``add_records`` has reached the end of it; return whether it has."""
         with self._lock:
             if self.failure is None and self.indexed_end >= self._offered_end:
                 self._pending.clear()

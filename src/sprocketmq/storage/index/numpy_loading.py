@@ -1,4 +1,4 @@
-"""When the index loads numpy, which takes 0.1 s: never in a process whose index has little to do, in a thread in a busy one.
+"""Loading numpy for the index, which takes 0.1 s: never in a process whose index has little to do, in a thread in a busy one.
 
 The modules ``index_arrays`` and ``key_hashing`` need numpy; every other module of the index imports them inside functions for this reason.
 """
@@ -24,7 +24,7 @@ class ArraysLoader:
         self.thread: threading.Thread | None = None
 
     def loaded(self, *, wait: bool) -> bool:
-        """Start loading unless that has been done; tell whether it is finished, with ``wait`` after waiting for it."""
+        """Start loading unless that has been done; return whether it is finished, with ``wait`` after waiting for it."""
         if self.thread is None:
             if arrays_loaded():
                 return True

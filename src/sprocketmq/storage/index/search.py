@@ -12,7 +12,7 @@ MAX_EXAMINED = 10_000
 
 
 class Kind(Enum):
-    """What records are searched by."""
+    """The kinds of keys that records are searched by."""
 
     KEY = "a word of its KEYS, or its UNIQ_KEY"
     TAG = "its tag"

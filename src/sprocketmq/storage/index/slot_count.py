@@ -85,7 +85,7 @@ def _last_entry_fits(view: FileView, slots: int, last: int, end: int) -> bool:
 
 
 def shape_of(view: FileView) -> FileShape | None:
-    """Return the shape of an index file as its content tells it, None when it does not or the numbers are impossible."""
+    """Return the shape of an index file according to its content, None when that does not determine it or the numbers are impossible."""
     slots = hash_slots_of(view)
     if not slots:
         return None

@@ -1,4 +1,4 @@
-"""From what sends stored to entries of the index, with numpy for many messages and without it for few."""
+"""Conversion of stored sends to index entries, with numpy for many messages and without it for few."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise

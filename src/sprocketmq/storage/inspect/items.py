@@ -32,7 +32,7 @@ class Field(NamedTuple):
 class Item(NamedTuple):
     """One thing in a file: a record, a unit, an index entry, a range of zeros.
 
-    ``number`` is what it is called by: its log offset, queue offset or entry number. ``file_pos`` is its first byte in the file. ``kind``:
+    ``number`` identifies it: its log offset, queue offset or entry number. ``file_pos`` is its first byte in the file. ``kind``:
     record, blank, unit, filler, header, slots, entry, fields, queue, deletion, json, text, unwritten (zeros) or damaged. ``problem`` says
     what cannot be right about it.
     """

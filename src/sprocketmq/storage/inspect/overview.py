@@ -34,9 +34,9 @@ class QueueSummary:
 
 @dataclass(frozen=True)
 class Overview:
-    """What is in a store's directory. ``log_end`` is where the last record ends; ``files`` are the small files with their sizes.
+    """The content of a store's directory. ``log_end`` is where the last record ends; ``files`` are the small files with their sizes.
 
-    ``log_end_known`` is False when the log goes on after ``log_end``.
+    ``log_end_known`` is False when the log continues after ``log_end``.
     """
 
     root: str

@@ -202,7 +202,7 @@ class QueueCheck:
 
 
 class QueueJudgement:
-    """What every queue needs for its findings at the end, and how many queues are behind."""
+    """The shared context for the final findings of all queues, and the number of queues that are behind."""
 
     def __init__(self, root: str, findings: Findings, *, log_min: int, log_end: int, lost: list[tuple[int, int]], in_use: bool) -> None:
         self.root = root
@@ -230,5 +230,5 @@ class QueueJudgement:
                 self.findings.add(NOTE, "queues behind", path, None, what)
 
     def repair(self, batch: bool) -> str:
-        """Return the command that makes the queues anew."""
+        """Return the command that rebuilds the queues."""
         return f"sprocketmq rebuild {self.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"

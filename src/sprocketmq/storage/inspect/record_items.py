@@ -124,7 +124,7 @@ def property_crc(properties: bytes) -> int | None:
 
 
 def sys_flag_names(sys_flag: int) -> list[str]:
-    """Return the names of what the bits of a sysFlag say."""
+    """Return the names of the bits that are set in a sysFlag."""
     names = []
     if sys_flag & SYSFLAG_COMPRESSED:
         names.append(_COMPRESSION_NAMES.get(sys_flag & 0x700, "zlib"))

@@ -83,7 +83,7 @@ class Segment:
 
 
 class CommitLog:
-    """The segments, the end of the log, and the records staged behind that end.
+    """The segments, the end of the log, and the records staged after that end.
 
     One thread stages, commits and reads; ``flush`` may run in another at the same time.
 
@@ -206,7 +206,7 @@ class CommitLog:
         return bool(self.segments) and _data_length(self.segments[0].file, 0, self.segment_bytes) > 0
 
     def ends_in_last_segment(self, end: int) -> bool:
-        """Return whether no segment begins behind ``end``."""
+        """Return whether no segment begins after ``end``."""
         return not self.segments or end >= self.segments[-1].start
 
     @property
@@ -217,7 +217,7 @@ class CommitLog:
     # --- writing ---
 
     def roll(self) -> int:
-        """Fill the current segment with a BLANK behind what is staged and return the start of the next, where staging goes on."""
+        """Fill the current segment with a BLANK after what is staged and return the start of the next, where staging continues."""
         self.pieces.append(BLANK.pack(self.limit - self.staged_end, MAGIC_BLANK))
         self._chunks.append((self._chunk_start, self.pieces))
         self.pieces = []
@@ -258,7 +258,7 @@ class CommitLog:
             self._look_ahead()
 
     def append_raw(self, data: memoryview) -> None:
-        """Write bytes of the log that this one is a replica of behind its end; they may begin and end inside a record.
+        """Append bytes of the log that this one is a replica of; they may begin and end inside a record.
 
         Nothing may be staged. Segments are filled to their last byte. Raises as ``commit`` does; nothing of ``data`` is in the log then.
         """
@@ -396,7 +396,7 @@ class CommitLog:
     def cut_at(self, end: int) -> None:
         """Truncate the log at ``end`` on the disk: later segments are removed, the rest of its own segment is zeroed.
 
-        No other thread may read behind ``end`` meanwhile. Raises OSError; the log may then be damaged.
+        No other thread may read past ``end`` meanwhile. Raises OSError; the log may then be damaged.
         """
         self.end_at(end, cut=True)
         segment = self.find(end)

@@ -27,7 +27,7 @@ pack_size_magic = RECORD_LAYOUT.part("size", "magic").pack
 pack_queue_flag = RECORD_LAYOUT.part("queue_id", "flag", start="queue_id").pack
 pack_unit_end = QUEUE_UNIT_LAYOUT.part("size", "tags_code", start="size").pack
 _UNIT_OF_EQUALS = f"q{QUEUE_UNIT_BYTES - 8}s"
-_END = 2  # behind every property
+_END = 2  # after every property
 _pack_short = INT16.pack
 _pack_int = INT32.pack
 

@@ -128,7 +128,7 @@ class LogScan:
     """Iterates over the records of a log from ``start`` on. ``end`` is the end of the last one, ``damaged`` the ranges skipped.
 
     With ``resync`` damage is skipped if valid records follow; otherwise the first bytes that are not a record end the log. Records found
-    behind damage must not be older than ``last_time`` or what was read before. ``stop`` bounds the scan.
+    after damage must not be older than ``last_time`` or what was read before. ``stop`` bounds the scan.
     """
 
     def __init__(self, log: CommitLog, start: int, *, check_crc: bool, resync: bool, stop: int | None = None, last_time: int = 0) -> None:
@@ -402,7 +402,7 @@ def _all_sizes_equal(body: memoryview, count: int) -> bool:
 
 
 def unit_code(topic: bytes, properties: bytes, store_time: int) -> int:
-    """Return what the queue unit of a record has as tag code: the hash of its tag, or for a parked message its delivery time."""
+    """Return the tag code for the queue unit of a record: the hash of its tag, or for a parked message its delivery time."""
     if topic == _SCHEDULE_TOPIC and (level := find_property(properties, b"DELAY")):
         return store_time + _delay_ms(level)
     tag = find_property(properties, b"TAGS")

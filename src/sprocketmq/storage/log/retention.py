@@ -89,7 +89,7 @@ class Limits:
         return used > self.warning
 
     def cause(self, used: float, now_ms: int, *, manual: bool = False) -> Cause:
-        """Return why segments may go now, ``used`` being the used part of the disk; hours are those of the machine's time zone."""
+        """Return why segments may be deleted now; ``used`` is the used part of the disk, hours are those of the machine's time zone."""
         if self.forcibly and used > min(self.warning, self.clean_forcibly):
             return Cause.FORCED
         if used > min(self.warning, self.clean_forcibly, self.max_used):
@@ -104,7 +104,7 @@ class Limits:
 
 
 def plan_deletion(segments: Sequence[SegmentAge], log_end: int, used: float, limits: Limits, now_ms: int, *, manual: bool = False) -> Plan:
-    """Return what may leave the store now.
+    """Return what may be deleted from the store now.
 
     ``segments`` are in log order. Those before ``log_end`` may go, except the one that holds its last byte; files made ahead of the
     writes do not count. The first segment that has to stay keeps all later ones. ``used`` is the used part of the disk, from 0 to 1.
@@ -122,7 +122,7 @@ def plan_deletion(segments: Sequence[SegmentAge], log_end: int, used: float, lim
 
 
 def used_part(total: int, free: int) -> float:
-    """Return which part of a disk is in use, from 0 to 1; 0 for a file system that does not tell its size."""
+    """Return which part of a disk is in use, from 0 to 1; 0 for a file system that does not report its size."""
     return min(1.0, max(0.0, 1 - free / total)) if total > 0 else 0.0
 
 

@@ -32,7 +32,7 @@ def segment_entries(entries: list[Entry]) -> list[tuple[int, Entry]]:
 
 
 def segment_size_of(segments: list[tuple[int, Entry]]) -> int | None:
-    """Return the segment length a directory was written with, or None when it has too little to tell.
+    """Return the segment length a directory was written with, or None when its files do not determine it.
 
     With two or more files it is the distance of their names, which damage to a file's content or length cannot change; with one file, its
     length. If all files have one length and all distances are a multiple of it, it is that length, and files are missing in between.

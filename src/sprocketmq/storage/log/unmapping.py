@@ -1,4 +1,4 @@
-"""Takes pages of the mapped log out of the memory of this process: what consumers have read would else count as resident for ever."""
+"""Removes pages of the mapped log from the memory of this process: what consumers have read would otherwise stay resident for ever."""
 
 from collections.abc import Iterator
 

@@ -78,7 +78,7 @@ class BatchConsumeQueue(UnitQueue):
         super().commit()
 
     def roll_back(self) -> None:
-        """Drop the units behind ``committed``."""
+        """Drop the units after ``committed``."""
         start, tail = self.tail
         del tail[(self._end_unit - start) * BATCH_UNIT_BYTES :]
         self.next = self.committed
@@ -88,7 +88,7 @@ class BatchConsumeQueue(UnitQueue):
         return BATCH_UNIT.unpack(self.read_units(number, number + 1))
 
     def find(self, offset: int) -> int:
-        """Return the number of the unit that covers ``offset``, or when none does, of the first one behind it.
+        """Return the number of the unit that covers ``offset``, or when none does, of the first one after it.
 
         ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
         """
@@ -97,7 +97,7 @@ class BatchConsumeQueue(UnitQueue):
         return number + 1 if base + count <= offset and number + 1 < self._end_unit else number
 
     def locate(self, offset: int) -> tuple[int, bytes | bytearray]:
-        """Return the number of the last unit that begins at ``offset`` or before it, and this and some of the units behind it.
+        """Return the number of the last unit that begins at ``offset`` or before it, and this and some of the units after it.
 
         ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
         """
@@ -202,7 +202,7 @@ class BatchConsumeQueue(UnitQueue):
         self._bases.clear()
 
     def end_of_expired(self, log_min: int) -> tuple[int, int]:
-        """Return the queue offset and the unit number behind the last unit on disk when that points before ``log_min``, else (0, 0).
+        """Return the queue offset and the unit number after the last unit on disk when that points before ``log_min``, else (0, 0).
 
         Like the reference, this reads only the last three files, up to the first invalid unit.
         """

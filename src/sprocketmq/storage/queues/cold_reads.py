@@ -1,8 +1,8 @@
-"""Which parts of the files a read needs from the disk: they are read in another thread first, so that the broker's loop does not wait.
+"""The parts of files that a read needs from the disk: another thread reads them first, so that the broker's loop does not wait.
 
 The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, or, where records lie
 far apart, per run of records. Blocks that are cached as a whole, and parts of queues whose records lie in such blocks, are remembered for
-two seconds, so that a consumer that reads on costs a look-up now and then.
+two seconds, so that a consumer that continues reading rarely costs a look-up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ class ColdFinder:
         self._fresh: dict[int, float] = {}
         # Blocks that were not, and until when records in them are looked up one by one.
         self._partial: dict[int, float] = {}
-        # Parts of queues whose units and records were in the page cache: first queue offset, the one behind the last, until when that is
+        # Parts of queues whose units and records were in the page cache: first queue offset, the one after the last, until when that is
         # believed, and whether it is a batch queue.
         self._cached: dict[tuple[str, int], tuple[int, int, float, bool]] = {}
 
@@ -178,7 +178,7 @@ class ColdFinder:
         return True
 
     def _find_runs(self, records: Sequence[_Record]) -> ColdRead | None:
-        """Look at the records one by one, and join those that are close."""
+        """Check the records one by one, and merge those that are close."""
         if self._all_in_cached_blocks(records):
             return None
         runs: list[list[int]] = []

@@ -38,7 +38,7 @@ class ConsumeQueue(UnitQueue):
     # --- the owning thread ---
 
     def roll_back(self) -> None:
-        """Drop the units behind ``committed``."""
+        """Drop the units after ``committed``."""
         start, tail = self.tail
         del tail[(self.committed - start) * QUEUE_UNIT_BYTES :]
         self.next = self.committed

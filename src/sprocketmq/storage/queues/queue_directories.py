@@ -1,4 +1,4 @@
-"""What the directories of a store say about its queues before any of them is opened: which there are, of which kind, with which file size.
+"""The queues of a store according to its directories, before any is opened: which exist, of which kind, with which file size.
 
 consumequeue/TOPIC/QUEUE_ID/            plain queues: one unit per message
 batchconsumequeue/TOPIC/QUEUE_ID/       batch queues: one unit per record

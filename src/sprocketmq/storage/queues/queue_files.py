@@ -184,7 +184,7 @@ class UnitQueue:
         return {start: entry.size for start, entry in segment_entries(self._fs.list(self._directory))}
 
     def has_files(self, first: int, end: int) -> bool:
-        """Return whether all files that units ``[first, end)`` are in are there with their full length."""
+        """Return whether all files of units ``[first, end)`` exist with their full length."""
         stream_pos = first * self.unit_bytes
         needed = range(stream_pos - stream_pos % self._file_bytes, end * self.unit_bytes, self._file_bytes)
         if len(needed) == 1:  # the common case; listing the directory would take longer

@@ -250,7 +250,7 @@ class QueueTable:
 
         The result is the same as that of ``take_records``. The chunk may begin before a deletion of its topic, or at offsets that the
         queue has already assigned. Records before log offset ``since`` are left out. ``live``: a master has just written the records, so
-        one at offset 0 or behind a gap needs no other to confirm it.
+        one at offset 0 or after a gap needs no other to confirm it.
         """
         topic = chunk.topic.decode("utf-8", "replace")
         unit_bytes = BATCH_UNIT_BYTES if topic in self.batch_topics else QUEUE_UNIT_BYTES
@@ -288,7 +288,7 @@ class QueueTable:
     ) -> Queue | None:
         """Add the units of ``[offset, next_offset)`` to their queue and return it, or None when they were not added.
 
-        A record whose offset is not the next one is either damaged (no CRC covers the offset), or the first one behind damage, or of a
+        A record whose offset is not the next one is either damaged (no CRC covers the offset), or the first one after damage, or of a
         topic that was deleted and created again. It is held until the next record of the queue confirms it or not. ``sure``: confirmed.
         """
         if log_offset < self.deleted.get(topic, 0) or next_offset > _MAX_QUEUE_OFFSET:
@@ -316,7 +316,7 @@ class QueueTable:
 
     @staticmethod
     def _follows(held: _Held, offset: int) -> bool:
-        """Return whether a record with ``offset`` confirms the held one before it: it is the next one, or both lie behind gaps."""
+        """Return whether a record with ``offset`` confirms the held one before it: it is the next one, or both lie after gaps."""
         if held.offset - held.expected > _MAX_QUEUE_GAP:
             return False
         return held.next_offset == offset or held.expected < held.offset < held.next_offset < offset
@@ -336,7 +336,7 @@ class QueueTable:
             queue.skip_to(offset)
 
     def take_held(self) -> None:
-        """Decide about held records at the end of the log, where no record follows: those behind a gap are accepted.
+        """Decide about held records at the end of the log, where no record follows: those after a gap are accepted.
 
         So is one with queue offset 0, as its topic may have been deleted and created again, unless the snapshot lists deletions.
         """
@@ -369,7 +369,7 @@ class QueueTable:
         return changed
 
     def settle_cut(self, changed: list[Queue]) -> None:
-        """Bring the files of queues that ``cut_back`` changed to the disk: nothing is behind their last unit. Raises OSError."""
+        """Bring the files of queues that ``cut_back`` changed to the disk: nothing follows their last unit. Raises OSError."""
         for queue in changed:
             if self.queues.get((queue.topic, queue.queue_id)) is queue:
                 queue.write_out()

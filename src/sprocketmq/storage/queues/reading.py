@@ -97,7 +97,7 @@ class QueueReader:
         self._written_from = _NEVER
 
     def opened(self) -> None:
-        """Record that everything behind the current end of the log is written by this process: reads need not check each such record."""
+        """Record that everything after the current end of the log is written by this process: reads need not check each such record."""
         self._written_from = self._log.committed_end
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
@@ -332,7 +332,7 @@ class QueueReader:
             covers = base <= offset < base + covered
             if covers and self._repair.batch_segment(queue, _unpack_batch_unit(units)) is not None:
                 return number, units
-            # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal behind a lost record;
+            # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal after a lost record;
             # otherwise a damaged unit misled the bisection, and it is one of these.
             suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
             damaged = [n for n in suspects if self._repair.batch_segment(queue, queue.unit(n)) is None]

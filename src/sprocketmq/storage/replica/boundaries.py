@@ -1,4 +1,4 @@
-"""Where records begin and end in a log that is received in pieces: whether what is there is whole, and which record covers a log offset."""
+"""Record boundaries in a log that is received in pieces: which records are complete, and which record covers a log offset."""
 
 from enum import Enum
 from functools import cache
@@ -19,7 +19,7 @@ _LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")
 
 
 class Found(Enum):
-    """What begins at a position of a segment, judged by sizes and log offset but not by the CRC."""
+    """The kinds of what begins at a position of a segment, judged by sizes and log offset but not by the CRC."""
 
     NOTHING = "the bytes end there"
     PART = "the beginning of a record or of a BLANK"
@@ -51,7 +51,7 @@ def look_at(segment: Segment, file_pos: int, held: int) -> tuple[Found, int]:
 def whole_records(data: memoryview, log_offset: int, segment_bytes: int) -> tuple[int, int, bool]:
     """Return how many bytes of ``data``, which begins at ``log_offset``, are whole records and BLANKs.
 
-    Also return how long ``data`` must be to tell more, and whether the bytes behind those records cannot be a record. If they cannot, both
+    Also return how long ``data`` must be to decide more, and whether the bytes after those records cannot be a record. If they cannot, both
     numbers are the length of ``data``.
     """
     total = len(data)
@@ -114,7 +114,7 @@ def _head_dtype() -> Any:
 def last_boundary(log: CommitLog, begin: int, stop: int, end: int) -> int:
     """Return the last log offset up to ``stop`` where a record begins or ends, from that at ``begin`` on; the log ends at ``end``.
 
-    Behind damage it goes on at the next valid record; damage that reaches up to ``stop`` begins at a boundary.
+    After damage it continues at the next valid record; damage that reaches up to ``stop`` begins at a boundary.
     """
     log_offset = begin
     while log_offset < stop and (segment := log.locate(log_offset)) is not None:

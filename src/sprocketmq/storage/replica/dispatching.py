@@ -146,7 +146,7 @@ class Dispatcher:
         records: list[Scanned] | None = None,
         entries: "KeyEntries | None" = None,
     ) -> None:
-        """Take what the records up to ``end`` give."""
+        """Add the units and keys of the records up to ``end``."""
         table, index = self._table, self._index
         grown: list[tuple[Queue, int]] = []
         holds_back = self._appender.holds_back
@@ -164,7 +164,7 @@ class Dispatcher:
             index.offer_entries(entries, end)
 
     def _pass_over(self, segment: Segment, file_pos: int, held: int) -> bool:
-        """Go on behind a BLANK or behind damage; return whether that was possible."""
+        """Continue after a BLANK or after damage; return whether that was possible."""
         log_end = self._log.committed_end
         found, found_end = look_at(segment, file_pos, held)
         if found is Found.BLANK:
@@ -185,7 +185,7 @@ class Dispatcher:
         return True
 
     def go_to(self, log_offset: int) -> None:
-        """Go on with the record at ``log_offset``."""
+        """Continue with the record at ``log_offset``."""
         self.end = log_offset
         self._search_at = 0
 

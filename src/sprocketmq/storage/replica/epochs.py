@@ -1,7 +1,7 @@
 r"""The epochs of a log: which master wrote which part of it. Two logs are equal up to the end of the last epoch that they share.
 
 A master begins an epoch before it writes its first byte. The file ``epochFileCheckpoint`` in the store's root has the reference's format:
-lines of text, first the number of epochs, then the CRC-32 of the lines behind it (31 bits), then ``epoch-start`` for each, oldest first.
+lines of text, first the number of epochs, then the CRC-32 of the following lines (31 bits), then ``epoch-start`` for each, oldest first.
 
 ::
 
@@ -78,7 +78,7 @@ class EpochFile:
         self._highest = 0  # the newest number in the file, also of an epoch that a crash lost
 
     def load(self, log_end: int) -> None:
-        """Read the file; epochs that begin behind the end of the log are dropped, as a crash lost all of them. A missing file has none."""
+        """Read the file; epochs that begin after the end of the log are dropped, as a crash lost all of them. A missing file has none."""
         try:
             entries = decode_epochs(self._fs.read(self._path))
         except OSError:
@@ -103,7 +103,7 @@ class EpochFile:
     def begin(self, number: int, start: int) -> None:
         """Begin an epoch at the end of the log, before the first byte of it is written; or where a crash has damaged the log.
 
-        Epochs that began there or behind it are replaced. Raises ConfigError for a number that is not higher than the last one.
+        Epochs that began there or later are replaced. Raises ConfigError for a number that is not higher than the last one.
         """
         if number <= self.last.number:
             raise ConfigError(f"epoch {number} at log offset {start} cannot follow epoch {self.last.number} at {self.last.start}")
@@ -121,7 +121,7 @@ class EpochFile:
             self._save(entries)
 
     def cut_back(self, log_offset: int) -> None:
-        """Drop the epochs that begin behind ``log_offset``: the log was cut there."""
+        """Drop the epochs that begin after ``log_offset``: the log was cut there."""
         kept = tuple(epoch for epoch in self.entries if epoch.start <= log_offset)
         if kept != self.entries:
             self._save(kept)

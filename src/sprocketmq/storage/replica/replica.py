@@ -66,7 +66,7 @@ class Replica:
     def end(self) -> int:
         """The end of the log held here in bytes, maybe in the middle of a record.
 
-        When a power failure left a hole in the log it is where the hole begins. Records behind it can be read, and are cut off by the next
+        When a power failure left a hole in the log it is where the hole begins. Records after it can be read, and are cut off by the next
         ``append``.
         """
         return self._log.committed_end + len(self._part) if self._doubtful_from is None else self._doubtful_from
@@ -80,7 +80,7 @@ class Replica:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the log goes on behind ``end``, with a hole: the store must be recovered again at the next start."""
+        """Whether the log continues after ``end``, with a hole: the store must be recovered again at the next start."""
         return self._doubtful_from is not None
 
     @property
@@ -143,7 +143,7 @@ class Replica:
         self._part_bytes = wanted - stop
 
     def _finish_part(self, data: Buffer) -> memoryview:
-        """Write the record of which a part has arrived, when ``data`` completes it; return the bytes behind it.
+        """Write the record of which a part has arrived, when ``data`` completes it; return the bytes after it.
 
         Joined with all of ``data`` the part would have that copied once more.
         """
@@ -182,9 +182,9 @@ class Replica:
     # --- comparing and cutting back ---
 
     def differs(self, log_offset: int, data: Buffer) -> int | None:
-        """Return the first log offset at which ``data`` differs from what is held, None when equal; bytes behind ``end`` do not count.
+        """Return the first log offset at which ``data`` differs from what is held, None when equal; bytes after ``end`` do not count.
 
-        Raises LogOffsetOutside when ``log_offset`` is before the log or behind its end.
+        Raises LogOffsetOutside when ``log_offset`` is before the log or past its end.
         """
         log = self._log
         begin = log.min_offset if log.segments else self.end

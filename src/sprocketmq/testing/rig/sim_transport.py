@@ -247,7 +247,7 @@ class SimTransport(asyncio.Transport):
         return self.closing
 
     def close(self) -> None:
-        """Close after what was written; the other side reads the end of the stream behind it."""
+        """Close after what was written; the other side reads the end of the stream after it."""
         if not self.closing:
             self.closing = True
             if self.dead:

@@ -139,7 +139,7 @@ def plan_landing(
 def _takes_arguments_of(
     plan: Callable[_P, LandPlan],
 ) -> Callable[[Callable[..., LandSummary]], Callable[Concatenate["SparkSession", _P], LandSummary]]:
-    """Give ``land`` the arguments of ``plan`` behind its session, for type checkers and ``help``."""
+    """Give ``land`` the arguments of ``plan`` after its session, for type checkers and ``help``."""
 
     def decorate(land: Callable[..., LandSummary]) -> Callable[Concatenate["SparkSession", _P], LandSummary]:
         own, planned = signature(land), signature(plan)
