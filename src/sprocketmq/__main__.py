@@ -6,7 +6,7 @@ from sprocketmq.errors import PartNotInstalled
 
 try:
     from sprocketmq.cli.app import main
-except PartNotInstalled as e:  # in sprocketmq-client
+except PartNotInstalled as e:  # the distribution sprocketmq-client has no command line
     sys.exit(f"sprocketmq: {e}")
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ class BrokerError(FatalError):
     """A broker or nameserver refused the request permanently, with an error code."""
 
     def __init__(self, code: int, remark: str | None, *, address: str = "") -> None:
-        reason = (remark or "").strip() or "no reason given"  # that of an unknown request begins with a blank
+        reason = (remark or "").strip() or "no reason given"  # the remark about an unknown request begins with a space
         super().__init__(f"{address or 'the server'} refused with code {code}: {reason}")
         self.code = code
         self.remark: str = remark or ""

@@ -168,7 +168,7 @@ class AdminHandlers:
         if not name.strip():
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark="The specified topic is blank.")
             return
-        self._sends.finish()  # what came before in this readiness is stored before its queue goes
+        self._sends.finish()  # store earlier requests of this read before their queue is deleted
         try:
             self._topics.check_not_own(name)
         except TopicRefused as e:

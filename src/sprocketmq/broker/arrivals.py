@@ -19,7 +19,7 @@ class Arrivals:
         self._store = store
         self.arrived = arrived
         self.late = store.holds_back
-        # By queue, what arrived and between which ends of the log.
+        # By queue: the tag code of what arrived, and the first and last end of the log at which it did.
         self._unseen: dict[tuple[Topic, int], tuple[int | None, int, int]] = {}
 
     def mode_changed(self) -> None:

@@ -55,7 +55,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     RESERVE_TIME: Attribute(changeable=True),
     LITE_EXPIRATION: Attribute(changeable=True, high=43200),
 }
-# What groups can be given: of how many in a hundred pops of a topic of priorities the priorities count.
+# Attributes of groups: the percentage of pops of a priority topic that follow the priorities.
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PRIORITY_FACTOR: Attribute(changeable=True, low=0, high=100)}
 
 

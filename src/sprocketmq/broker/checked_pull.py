@@ -57,8 +57,8 @@ class Pull:
     )
 
     held: bool
-    due: bool  # its time is over: the next read answers it, whatever that finds
-    woken: bool  # it is among those that are to be read again
+    due: bool  # its deadline has passed: the next read answers it, whatever that finds
+    woken: bool  # it is queued for another read
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Pull:
         self.condition = condition
         self.own_subscription = own_subscription
         self.suspend_s = suspend_s
-        self.since = 0.0  # when its handling began, once it waits
+        self.since = 0.0  # when its handling began; set once it waits
         self.loads = 0
         self.max_units: int | None = None
         self.tick = 0

@@ -167,7 +167,7 @@ class Cleaning:
     async def _step(self, manual: bool, *, first: bool) -> list[str]:
         """Check the disks and delete one segment if that is allowed; return the paths of the deleted files."""
         store = self._store
-        flushed = store.commitlog_flushed_offset  # what is not on the disk yet, a flush may be busy with
+        flushed = store.commitlog_flushed_offset  # a flush may be working on what is not on the disk yet
         segments = store.segments()[: MAX_SEGMENTS_PER_ROUND + 1]
         look = await self._in_thread(lambda: self._look(segments))
         if look is None:
@@ -178,7 +178,7 @@ class Cleaning:
         if first and cause is not Cause.NONE:
             removed = await self._in_thread(lambda: self._drop_leftovers(cause, now)) or []
             if removed and cause is Cause.FORCED:
-                return removed  # look again before messages go
+                return removed  # check again before deleting messages
         plan = plan_deletion(look.segments, flushed, look.used, self._limits, now, manual=manual)
         self._note(look.used, plan.writable)
         if not plan.segments:
@@ -223,7 +223,7 @@ class Cleaning:
 
     def _look(self, segments: list[tuple[int, int, str]]) -> _Look:
         fs = self._fs
-        self._store.release_deleted()  # what readers held a while ago
+        self._store.release_deleted()  # segments that readers used a while ago
         used = max(used_part(*fs.usage(f"{self._root}/{name}")) for name in ("commitlog", "consumequeue"))
         return _Look(used, [SegmentAge(start, size, fs.modified_ms(path)) for start, size, path in segments])
 

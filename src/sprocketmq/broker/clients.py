@@ -38,8 +38,8 @@ EXPIRY_S = 120.0
 # A client instance has a handful of groups; the limits keep one heartbeat from filling the tables.
 MAX_GROUPS_PER_CLIENT = 1_000
 MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
-# The members of a large group are told of a change at once, and of those that follow within an interval together, which grows with the
-# group: while n members join one after the other, each of them would else be told up to n times. Small groups are told of each.
+# The members of a large group are notified of a change at once, and of later changes together at an interval that grows with the
+# group: while n members join one after the other, each would otherwise be notified up to n times. Small groups are told of each change.
 LARGE_GROUP = 8
 NOTICE_INTERVAL_PER_MEMBER_S = 0.02
 MAX_NOTICE_INTERVAL_S = 2.0
@@ -122,7 +122,7 @@ class ClientRegistry:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._peer_log = PeerLog(log, clock.monotonic)
-        # Two, so that many clients of one group do not take the lines of other groups.
+        # Two, so that many clients of one group do not use up the log lines of other groups.
         self._member_log = PeerLog(log, clock.monotonic, level=logging.INFO)
         self._group_log = PeerLog(log, clock.monotonic, level=logging.INFO)
         self.producers: dict[str, dict[ServerConnection, Member]] = {}
@@ -308,7 +308,7 @@ class ClientHandlers:
                 conn.respond(command, e.code, remark=e.remark)
                 return
             if config is None:
-                continue  # the group may not create itself; its pulls say so
+                continue  # the group may not be created by clients; its pulls are refused with the reason
             if config.retry_queue_nums > 0:
                 self._topics.create_internal(RETRY_PREFIX + consumer.group_name, config.retry_queue_nums)
             changed = self._clients.join_consumer(consumer, conn, beat.client_id, command)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 THREADS = 2
 # Pulls that wait for the disk; further ones are refused. Each needs at most 32 MiB of the page cache.
 MAX_PULLS = 1000
-# Of a busy loop's time, what answering them may take.
+# The share of a busy loop's time that answering them may take.
 SHARE = 0.2
 
 _P = TypeVar("_P")
@@ -37,7 +37,7 @@ class ColdReads(Generic[_P]):
         self._cached: deque[_P] = deque()
         self._serving = False
         self._served_at = 0.0
-        # By the parts that are being loaded, who waits for them: queues whose messages lie between each other's share their reads.
+        # The waiting pulls by the ranges that are being loaded: queues whose messages are interleaved share their reads.
         self._loading: dict[tuple[tuple[str, int, int], ...], list[_P]] = {}
 
     def __len__(self) -> int:

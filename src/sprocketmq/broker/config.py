@@ -51,8 +51,8 @@ class BrokerConfig:
     trace_topic_enable: bool = False
     trace_topic: str = TRACE_TOPIC
     max_message_bytes: int = 4 << 20
-    # Limits of the answer to one pull, besides the client's own. Those ``in_disk`` are for messages further behind the end of the log than
-    # ``access_message_in_memory_max_ratio``. At least one message is always returned.
+    # Limits of the answer to one pull, besides the client's own. The ``in_disk`` ones hold for messages further behind the end of the log
+    # than ``access_message_in_memory_max_ratio``. At least one message is always returned.
     max_transfer_count_on_message_in_memory: int = 4096
     max_transfer_bytes_on_message_in_memory: int = 4 << 20
     max_transfer_count_on_message_in_disk: int = 1024
@@ -77,7 +77,7 @@ class BrokerConfig:
     # Whether producers may recall messages that wait for their delivery time.
     recall_message_enable: bool = True
     # Transactions. A producer is asked about one that has had no outcome for ``transaction_timeout_s``, or for as long as its message says,
-    # then every ``transaction_check_interval_s``; after ``transaction_check_max`` times the message is put aside. ``reject_transactions``
+    # then every ``transaction_check_interval_s``; after ``transaction_check_max`` checks the message is set aside. ``reject_transactions``
     # refuses all of them.
     transaction_timeout_s: float = 6.0
     transaction_check_interval_s: float = 30.0
@@ -97,7 +97,7 @@ class BrokerConfig:
     # Copies that must have a send before SYNC_MASTER answers it, the master's own included. None: 2 for SYNC_MASTER, 1 for ASYNC_MASTER,
     # for a slave what its master has. A slave that is promoted becomes SYNC_MASTER with 2 or more, else ASYNC_MASTER.
     in_sync_replicas: int | None = None
-    slave_timeout_s: float = 2.5  # clients wait for 3 s by default: they are to hear FLUSH_SLAVE_TIMEOUT
+    slave_timeout_s: float = 2.5  # clients wait for 3 s by default: they should receive FLUSH_SLAVE_TIMEOUT
     ha_max_gap_not_in_sync: int = 256 << 20
     ha_heartbeat_s: float = 5.0
     ha_housekeeping_s: float = 20.0
@@ -111,7 +111,7 @@ class BrokerConfig:
     tls: ServerTls | None = None
     # How the broker's own connections, to nameservers and its master, are encrypted; True: by the system's authorities, None: not at all.
     tls_client: TlsConfig | bool | None = None
-    # Who may use the broker; None: everybody who can connect.
+    # Users and rights; None: everybody who can connect may use the broker.
     security: SecurityConfig | None = None
 
     # ``prom``: metrics for Prometheus at ``metrics_host`` and ``metrics_port``, else ``disable``. ``metrics_label`` is added to all series:

@@ -50,7 +50,7 @@ class ChangedSettings:
         """Replace all changes to the given configuration by ``changes``."""
         self.changes = {key: value for key, value in changes.items() if value != self._given_value(key)}
         values: dict[str, Any] = {CHANGEABLE[key][0]: value for key, value in self.changes.items()}
-        # The old names of the limits of pulls would overrule the new ones once more.
+        # Otherwise the old names of the pull limits would override the new ones again.
         self.config = replace(self._given, max_transfer_count=None, max_transfer_bytes=None, **values)
 
     def _given_value(self, key: str) -> Value:

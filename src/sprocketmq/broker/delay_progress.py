@@ -30,7 +30,7 @@ class DelayProgress:
         self._clock = clock
         self._version = DataVersion(0, clock.time_ms(), 0)
         self._flushed: _Trees = ({}, {})
-        # Refers to log that is not known to be flushed.
+        # Progress that refers to log not known to be flushed.
         self._waiting: _Trees | None = None
 
     def snapshot(self) -> dict[str, Any]:

@@ -274,7 +274,7 @@ class Flusher(Generic[_T]):
                 )
             if self._stopped is not None:
                 tell(self._end)
-        except RuntimeError:  # nobody is left to tell
+        except RuntimeError:  # no caller is left to notify
             log.debug("event loop closed before its flusher was stopped")
 
     def _attempt(self, flush: Callable[[], int]) -> tuple[int, SprocketError | None]:

@@ -231,4 +231,4 @@ class Following:
     def search(self) -> None:
         """Ask the nameservers again while none has told of a master."""
         if self._role.is_slave and not self._role.master_address:
-            self._registrar.renew()  # a nameserver that was started again may know the master by now
+            self._registrar.renew()  # a restarted nameserver may know the master by now

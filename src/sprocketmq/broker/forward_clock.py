@@ -16,7 +16,7 @@ class ForwardClock:
         passed_ms = int((now - self._since) * 1000)
         if wall_ms > self._ms + passed_ms:
             self._ms, self._since = wall_ms, now
-        else:  # fractions of a millisecond count as well: with calls less than a millisecond apart, time would stand still
+        else:  # keep fractions of a millisecond: otherwise calls less than a millisecond apart would stop the clock
             self._ms, self._since = self._ms + passed_ms, self._since + passed_ms / 1000
         return self._ms
 

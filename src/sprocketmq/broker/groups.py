@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 MAX_GROUPS = 100_000
 # Forbidden pairs of group and topic; the whole table is saved with each change.
 MAX_FORBIDDEN = 10_000
-# The bit of a forbidden table's number that stands for reading.
+# The bit for reading in a forbidden table's number.
 READ_BIT = 1 << 2
 
 
-# What groups can be given in the reference for lite topics, which this broker does not have.
+# Attributes of groups in the reference for lite topics, which this broker does not have.
 LITE_ATTRIBUTES = frozenset(
     {
         "lite.bind.topic",

@@ -61,7 +61,7 @@ class HeldPulls:
 
     def hold(self, pull: Pull, seconds: float) -> None:
         """Hold ``pull`` until a message for it arrives, for at most ``seconds``."""
-        # Not needed any more, and a view of it would keep the receive buffer alive.
+        # No longer needed, and a view of it would keep the receive buffer alive.
         pull.command.body = b""
         pull.since = pull.since or pull.conn.handling_since
         pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
@@ -158,7 +158,7 @@ class HeldPulls:
         while woken and self._work < TURN_WORK:
             pull = woken.popleft()
             pull.woken = False
-            if pull.held:  # else it was answered, or its connection ended
+            if pull.held:  # otherwise it was answered, or its connection ended
                 self._serve(pull)
 
     def arrived(self, topic: Topic, queue_id: int, tags_code: int | None) -> None:

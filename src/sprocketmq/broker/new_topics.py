@@ -80,7 +80,7 @@ class NewTopics:
                     self._unavailable(conn, command, error)
                 else:
                     self._send(conn, command)
-            except Exception as e:  # the others wait, too
+            except Exception as e:  # the other sends wait as well
                 log.exception("a send that waited for topic %s failed", name)
                 self._unavailable(conn, command, e)
         self._finish()

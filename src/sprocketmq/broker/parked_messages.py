@@ -13,14 +13,14 @@ def parked_message(store: MessageStore, topic: str, queue_id: int, offset: int, 
     """Return the message at a queue offset, whose unit points to ``log_offset``; None when it is damaged or gone."""
     record = store.record_at(log_offset)
     if record is None or not _is_parked(record, topic, queue_id, offset):
-        found = store.read(topic, queue_id, offset, max_count=1)  # this repairs the unit
+        found = store.read(topic, queue_id, offset, max_count=1)  # the read repairs the unit
         record = found.buffers[0] if found.status is ReadStatus.FOUND else None
     if record is None or not _is_parked(record, topic, queue_id, offset):
         log.error("delayed message %d of %s, queue %d, is gone from the log", offset, topic, queue_id)
         return None
     message = Record(record, 0, len(record))
     try:
-        message.verify_crc()  # its copy would get a checksum that fits the damage
+        message.verify_crc()  # its copy would get a checksum that matches the damage
     except RemoteProtocolError as e:
         log.warning("delayed message %d of %s, queue %d, is not delivered: %s", offset, topic, queue_id, e)
         return None

@@ -33,15 +33,15 @@ from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadS
 
 log = logging.getLogger(__name__)
 
-# Unread bytes of a connection above which it gets no more data; a client that pulls without reading is told to ask again.
+# Unread bytes of a connection above which it gets no more data; a client that pulls without reading has to ask again.
 MAX_UNREAD_BYTES = 32 << 20
 
 # A pull waits for its queue's units, then for its messages; after that many waits it is answered from wherever the data is.
 MAX_LOADS = 3
-# For so long after a wait the further pulls of a queue count as reading from the disk: they find what was read along with that.
+# For this long after a wait, further pulls of a queue count as reads from the disk: they find what was read ahead.
 BEHIND_S = 5.0
 
-# The group that tools read with.
+# The group under which tools read.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
 _FOUND = ReadStatus.FOUND
@@ -161,7 +161,7 @@ class PullHandlers:
             raise PullRefused(ResponseCode.INVALID_PARAMETER, remark)
         tag_codes, condition = self._filter(header, group)
         if topic.retry_group is not None:
-            condition = None  # its messages met it before
+            condition = None  # its messages met the condition before
         if self._offsets.resets or self._offsets.ends:
             moved = self._offsets.moved(header.consumer_group, name, queue_id, offset)
             if moved is not None:

@@ -88,7 +88,7 @@ class QueryHandlers:
         self._clients = clients
         self._background = background
         self._clock = clock
-        self._searching = asyncio.Lock()  # one search at a time: more would only take the time of everybody else
+        self._searching = asyncio.Lock()  # one search at a time: more would only slow down everything else
         self._searches = 0
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -168,7 +168,7 @@ class QueryHandlers:
         found: list[_Found] = []
         try:
             async with self._searching:
-                if conn.closed:  # nobody waits for the answer any more
+                if conn.closed:  # the client no longer waits for the answer
                     return
                 for record in reversed(records):
                     if _last_log_offset(found, wanted.count) >= 0:
@@ -217,7 +217,7 @@ class QueryHandlers:
         try:
             _, _, made_ms, _ = parse_uniq_key(wanted.key, now_ms=self._clock.time_ms())
         except RemoteProtocolError:
-            made_ms = None  # a key of another kind
+            made_ms = None  # another kind of key
         if made_ms is None or wanted.by_tag:
             return [] if wanted.unique and known else await self._search_back(topic, wanted, known)
         return [] if known else await self._search_around(made_ms, topic, wanted)

@@ -66,7 +66,7 @@ def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) ->
     offset = store.offset_by_time(topic, queue_id, time_ms)
     if topic not in store.batch_topics:
         return offset
-    # From the last batch's own time on a search finds that batch, as clients know it from Apache's broker.
+    # From the last batch's own time on, a search finds that batch, as with Apache's broker.
     if store.store_time(topic, queue_id, offset) < time_ms:
         return store.max_offset(topic, queue_id)
     before = store.offset_by_time(topic, queue_id, time_ms - 1, upper=True)

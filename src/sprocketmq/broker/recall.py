@@ -65,7 +65,7 @@ class RecallHandlers:
         handle = self._handle(header)
         if self._delays.timers.full:
             raise SendRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many messages wait for a time of their own, recall this one later")
-        self._staged.finish()  # what others have sent is not to fail with this
+        self._staged.finish()  # messages of other senders must not fail together with this one
         store = self._store
         pairs = {TAGS: _MARKER_TAG, UNIQ_KEY: handle.uniq_key, TIMER_DEL_UNIQKEY: handle.uniq_key}
         begin = store.commitlog_staged_offset

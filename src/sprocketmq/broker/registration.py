@@ -30,7 +30,7 @@ TIMEOUT_S = 3.0
 LOOK_TIMEOUT_S = 1.0
 GOODBYE_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 0.5
-# A nameserver whose connection was lost may have forgotten us: lost connections are looked for this often.
+# A nameserver whose connection was lost may have forgotten this broker: interval of the check for lost connections.
 CHECK_INTERVAL_S = 0.5
 
 
@@ -148,7 +148,7 @@ class Registrar:
                 if answer.code == ResponseCode.SUCCESS:
                     return TopicRoute.decode(answer.body)
             except (SprocketError, TimeoutError):
-                continue  # the registration says what is wrong with it
+                continue  # the registration reports the problem
         return None
 
     async def start(self, address: str, broker_id: int) -> None:
@@ -198,7 +198,7 @@ class Registrar:
         Returns the task that ends when all reachable nameservers have answered, or None when there is no nameserver to inform yet.
         """
         if not self._started or not self._nameservers:
-            return None  # the first registration tells everything
+            return None  # the first registration includes everything
         self._changed.update((topic.topic_name, topic) for topic in topics)
         if self._announcing is None or self._announcing.done():
             self._announcing = self._background.spawn(self._announce(), "news of changed topics")
@@ -207,12 +207,12 @@ class Registrar:
     async def _announce(self) -> None:
         while self._changed:
             topics, self._changed = list(self._changed.values()), {}
-            # A nameserver that is not reached gets the whole table later: it would take a part for the whole.
+            # An unreachable nameserver gets the whole table later: it would take a part for the whole.
             told = [address for address in self._nameservers if self._is_connected(address)]
             try:
                 await self._tell(topics, told)
             except BaseException:
-                self._reached.update(dict.fromkeys(told, False))  # they get everything within half a second
+                self._reached.update(dict.fromkeys(told, False))  # these nameservers get everything within half a second
                 raise
 
     def _is_connected(self, address: str) -> bool:
@@ -254,7 +254,7 @@ class Registrar:
     async def _tell_one(self, address: str, body: bytes, *, whole: bool) -> Command | None:
         """Register at one nameserver and return its answer, None when it did not take the registration."""
         if not self._role.has_id:
-            self._reached[address] = False  # it gets everything when the id is known
+            self._reached[address] = False  # it gets everything once the id is known
             return None
         if whole and not await self._may_register(address):
             self._reached[address] = False
@@ -285,7 +285,7 @@ class Registrar:
                 broker_name=self._broker_name,
                 broker_addr=self._address,
                 cluster_name=self._cluster_name,
-                ha_server_addr=self._ha_address(),  # required, also when nothing listens for slaves
+                ha_server_addr=self._ha_address(),  # required even when nothing listens for slaves
                 broker_id=self._role.broker_id,
                 enable_acting_master=False,
                 compressed=False,
@@ -304,7 +304,7 @@ class Registrar:
             if outranks is False:
                 return rival
             if outranks is None:
-                self._reached.pop(nameserver, None)  # what is registered there is the other broker, which stays
+                self._reached.pop(nameserver, None)  # the other broker is registered there, and stays
                 raise BrokerNameTaken(self._broker_name, rival, nameserver, self._role.broker_id)
         return ""
 
@@ -355,7 +355,7 @@ class Registrar:
                 return None
             broker = ClusterInfo.decode(answer.body).broker_addr_table.get(self._broker_name)
         except (SprocketError, TimeoutError):
-            return None  # registering will say what is wrong with it
+            return None  # registering will report the problem
         return broker.broker_addrs if broker is not None else {}
 
 
@@ -371,6 +371,6 @@ async def _is_live(outgoing: Outgoing, address: str, broker_name: str) -> bool:
     finally:
         await pool.close()
     if answer.code != ResponseCode.SUCCESS:
-        return True  # it answers, but tells strangers nothing about itself
+        return True  # it answers, but gives strangers no information about itself
     lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
     return f"brokerName={broker_name}" in lines

@@ -49,10 +49,10 @@ WATCH_INTERVAL_S = 1.0
 SETTLE_POLL_S = 0.02
 # How often nameservers are asked while they know no master.
 SEARCH_INTERVAL_S = 5.0
-# How long a promotion waits for what the former master has sent last, and how long that one waits for its successor's registration.
+# How long a promotion waits for the last bytes of the former master, and how long the former master waits for its successor's registration.
 FREEZE_S, FREEZE_POLLS = 0.5, 50
 FREEZE_TIMEOUT_S = 1.0
-# How long a former master goes on sending what its slaves lack; shorter than FREEZE_TIMEOUT_S, as its answer comes then.
+# How long a former master continues sending what its slaves lack; shorter than FREEZE_TIMEOUT_S, as it answers afterwards.
 DRAIN_S = 0.5
 SUCCESSOR_S, SUCCESSOR_POLLS = 5.0, 50
 # How long an ASYNC_MASTER gathers commits before slaves get them: at full load some hundred KiB.
@@ -115,7 +115,8 @@ class Replication:
         self._clock = clock
         self._name = f"broker {config.broker_name}"
         self._changing = asyncio.Lock()
-        # Set when the broker has started: a master that is told of its successor earlier acknowledges nothing more, and follows then.
+        # Set when the broker has started: a master that learns of its successor earlier acknowledges nothing more, and follows from then
+        # on.
         self.may_change = asyncio.Event()
         self._stopped = False
         self.master: ReplicationMaster | None = None
@@ -148,11 +149,11 @@ class Replication:
             enabled=self.replicates,
             address=address,
             epoch=lambda: store.epochs.last.number,
-            fenced=registrar.renew,  # it may have registered as master once more, before it knew
+            fenced=registrar.renew,  # it may have registered as master once more before it learned of the change
             background=background,
         )
 
-    # --- what it tells ---
+    # --- state ---
 
     @property
     def ha_address(self) -> str:
@@ -233,7 +234,7 @@ class Replication:
         if not epochs.entries:
             epochs.begin(1, self._store.commitlog_min_offset)
         elif not report.clean:
-            # Where the crash has damaged the log a slave may hold other bytes.
+            # Where the crash damaged the log, a slave may hold other bytes.
             epochs.begin(max(epochs.following, self._role.epoch + 1), report.sound_end)
 
     async def start(self) -> None:
@@ -506,7 +507,7 @@ class Replication:
             await self.may_change.wait()
             if was_master:
                 if self.master is not None:
-                    await self.master.drain(DRAIN_S)  # of an ASYNC_MASTER slaves may lack what it has acknowledged
+                    await self.master.drain(DRAIN_S)  # slaves of an ASYNC_MASTER may lack messages that it acknowledged
                     await self.master.stop()
                 self._flusher.replicas = self.master = None
                 self._wait_for_replicas()
@@ -519,7 +520,7 @@ class Replication:
                 role.broker_id = await self._registrar.free_id(self._config.broker_id, theirs)
                 role.has_id = True
             await self._save_role(role.role, role.broker_id, role.epoch)
-            await self._registrar.register()  # the answers tell where the master listens for slaves
+            await self._registrar.register()  # the answers contain the address at which the master listens for slaves
             if was_master and not self._stopped and self.follower is None:
                 self.following.start()
 

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 # A message that failed n times before waits the delay of level 3 + n.
 FIRST_LEVEL = 3
-# No consumer can have got a message from these: it waits there for its time or its transaction.
+# No consumer can have received a message from these: it waits there for its delivery time or its transaction.
 _PARKED_IN = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, APACHE_TIMER_TOPIC, HALF_TOPIC, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
 _NOT_COPIED = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP | SYSFLAG_TRANSACTION_MASK
 
@@ -143,7 +143,7 @@ class RetryHandlers:
     def _stage(self, conn: ServerConnection, command: Command, header: SendBack) -> None:
         group = self._rules.group(header.group)
         if group.retry_queue_nums <= 0:
-            conn.respond(command, ResponseCode.SUCCESS)  # a group that wants no retries
+            conn.respond(command, ResponseCode.SUCCESS)  # a group without retries
             return
         waits = self._sends.check_takes()
         record = self._store.record_at(header.offset) if 0 <= header.offset < self._store.commitlog_visible_offset else None
@@ -152,7 +152,7 @@ class RetryHandlers:
         message = Record(record, 0, len(record))
         message.verify_crc()
         if self._allows is not None and not self._allows(conn, command, topic_context(message.topic, SUB)):
-            # Else a consumer could have messages of other topics copied to its own retry topic.
+            # Otherwise a consumer could have messages of other topics copied to its own retry topic.
             remark = f"the message at {header.offset} is of a topic that this user may not read: it cannot be given back"
             raise SendRefused(ResponseCode.NO_PERMISSION, remark)
         if message.topic in _PARKED_IN:
@@ -168,7 +168,7 @@ class RetryHandlers:
         properties.setdefault(RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, origin)
         properties[WAIT] = "false"
-        properties.pop(TRAN_MSG, None)  # who got the message, its transaction was committed
+        properties.pop(TRAN_MSG, None)  # a consumer that received the message knows that its transaction was committed
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         dead = times >= limit or header.delay_level < 0
         topic = self._rules.dead_letter_topic(group) if dead else self._rules.retry_topic(group)
@@ -178,7 +178,7 @@ class RetryHandlers:
             if waits and copy >= self._store.commitlog_flushed_offset:
                 self._sends.stage_answer(
                     conn, command, None, 0, 0, size=0, waits=True
-                )  # nothing new, but the answer is as good as the first one's
+                )  # nothing new is stored, but the answer is as durable as the first one
             else:
                 conn.respond(command, ResponseCode.SUCCESS)
             return
@@ -215,7 +215,7 @@ class RetryHandlers:
         if copy is None:
             return None
         if copy >= self._store.commitlog_max_offset:
-            self._sends.finish()  # it was asked for in this very turn, and only a commit tells whether it is there
+            self._sends.finish()  # it was requested in this turn of the loop, and only a commit shows whether it exists
         found = record_of(self._store, copy, copied_from=log_offset)
         try:
             if found is None or found.properties.get(UNIQ_KEY, "") != uniq:

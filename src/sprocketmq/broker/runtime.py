@@ -23,7 +23,7 @@ from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.store import MessageStore
 
 VERSION_NAME = "V5_5_0"
-# How long the commits of sends took, by upper bound in seconds, as tools know the classes.
+# Classes of commit durations by upper bound in seconds, as tools expect them.
 COMMIT_CLASSES = (
     *((0.001, "<=0ms"), (0.01, "0~10ms"), (0.05, "10~50ms"), (0.1, "50~100ms"), (0.2, "100~200ms"), (0.5, "200~500ms")),
     *((1.0, "500ms~1s"), (2.0, "1~2s"), (3.0, "2~3s"), (4.0, "3~4s"), (5.0, "4~5s"), (10.0, "5~10s"), (inf, "10s~")),

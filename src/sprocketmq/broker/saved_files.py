@@ -66,7 +66,7 @@ class SavedFiles:
 
         Raises ConfigError for a file that cannot be read, or has other content.
         """
-        trees: list[dict[Any, Any]] = []  # of timed and delayed messages, which a slave only keeps
+        trees: list[dict[Any, Any]] = []  # the progress of timed and delayed messages, which a slave only keeps
         for file, take in (
             (self.topics, self._topics.load),
             (self.groups, self._groups.load),
@@ -126,7 +126,7 @@ class SavedFiles:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._store.flush_log)
             except (SprocketError, OSError):
-                return  # closing the store will say so; progress is read from the log again
+                return  # closing the store will report it; progress is recovered from the log
             self._delays.progress.finish()
             file.note()
         with contextlib.suppress(OSError):  # logged where it happened; the store still has to be closed

@@ -45,7 +45,7 @@ TOO_FAR = (
     "timer message illegal, the delay time should not be bigger than the max delay %dms;"
     " or if set del msg, the delay time should be bigger than the current time"
 )
-# What a message may ask for that this broker does not do.
+# Properties that ask for something this broker does not do.
 NOT_DONE = {
     LITE_TOPIC: "this broker has no lite topics, send the message without the property __LITE_TOPIC",
     MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
@@ -80,7 +80,7 @@ class SendRules:
             "the message is illegal, maybe msg body or properties length not matched. "
             f"msg body length limit {config.max_message_bytes}B, msg properties length limit 32KB."
         )
-        # A message must not leave the log before its time.
+        # A message must not be deleted with the log before its delivery time.
         self._max_timer_ms = min(MAX_TIMER_MS, round(config.store.file_reserved_hours * 3_600_000))
         self._delays = delays
 
@@ -138,7 +138,7 @@ class SendRules:
         from delayed messages and those with an ordering key; a batch stays in its queue.
         """
         pairs = decode_properties(properties.encode())
-        half = is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0)  # else it is committed already, and a retry
+        half = is_half(pairs) and not (times > 0 and _number(pairs, DELAY) > 0)  # otherwise it is a committed message that is retried
         if half and batch:
             raise SendRefused(ResponseCode.MESSAGE_ILLEGAL, HALF_BATCH)
         priority = priority_of(pairs)
@@ -180,7 +180,7 @@ class SendRules:
 
         ``strings`` are all its property strings.
         """
-        if b"M" not in strings and b"L" not in strings and b"INNER_" not in strings:  # as most
+        if b"M" not in strings and b"L" not in strings and b"INNER_" not in strings:  # the usual case
             return
         if not any(name in strings for name in (b"TRAN_MSG\x01", b"DELAY\x01", b"TIMER_", b"LITE_TOPIC\x01", b"INNER_")):
             return

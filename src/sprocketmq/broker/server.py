@@ -35,9 +35,9 @@ from sprocketmq.storage.fs import REAL_FS, FileSystem, mapped_file_bytes
 
 log = logging.getLogger(__name__)
 
-# How long a stop waits for answers that are under way.
+# How long a stop waits for pending answers.
 ANSWERS_TIMEOUT_S = 1.0
-# When more than this of mapped files is resident, the log is unmapped but for its end: 15 us per MiB read by consumers that are behind.
+# When more than this of the mapped files is resident, the log is unmapped except for its end: 15 us per MiB read by lagging consumers.
 MAX_MAPPED_BYTES = 256 << 20
 UNMAP_INTERVAL_S = 0.5
 
@@ -58,7 +58,7 @@ class Broker(BrokerParts):
             RemotingServer, self, max_connections=config.max_connections, tls=config.tls, guard=self.guard, observer=latencies
         )
         self._server = listener(name="broker")
-        # Where clients of Apache's with the VIP channel, and its slaves, send some of their requests.
+        # The port to which Apache's clients with the VIP channel, and its slaves, send some of their requests.
         self._fast_server = listener(name="broker's fast port")
         self._requests = RequestTable(self, server=self._server, guard=self.guard, take_settings=self._take_settings)
         self.metrics = self._make_metrics(latencies) if latencies is not None else None
@@ -135,8 +135,8 @@ class Broker(BrokerParts):
             self.running = True
             leads = not self.role.is_slave
             if leads:
-                await self.replication.start()  # before the registration, which tells where it listens for slaves
-            if not self.role.is_slave:  # otherwise it was fenced since it listens
+                await self.replication.start()  # before the registration, which includes the address for slaves
+            if not self.role.is_slave:  # otherwise it was fenced since it began to listen
                 self.delays.start()
                 self.files.save_delays()
                 self.checks.start()
@@ -144,7 +144,7 @@ class Broker(BrokerParts):
             self.cleaning.start()
             await self.registrar.start(self.address, broker_id)
             if not leads:
-                await self.replication.start()  # now that nameservers have told where the master is
+                await self.replication.start()  # now that nameservers have reported the master's address
             self.replication.may_change.set()
         except BaseException:
             await self._shut()
@@ -156,7 +156,7 @@ class Broker(BrokerParts):
             await settled(opening)
         except asyncio.CancelledError:
             await settled(opening)
-            opening.exception()  # nobody else asks for it
+            opening.exception()  # no other caller retrieves it
             raise
         opening.result()
 
@@ -300,7 +300,7 @@ class Broker(BrokerParts):
         self.groups.event_log.sweep()
         self.locks.expire()
 
-    # --- the server's calls ---
+    # --- called by the server ---
 
     def on_connect(self, conn: ServerConnection) -> None:
         conn.attachment = set()
@@ -323,7 +323,7 @@ class Broker(BrokerParts):
         self.pops.disconnected(conn)
         self._requests.clients.disconnected(conn)
 
-    # --- from the guard ---
+    # --- called by the guard ---
 
     def may_send(self, conn: ServerConnection, topic: str) -> bool:
         """Return whether the user of a connection may send to a topic; everybody may without access control."""

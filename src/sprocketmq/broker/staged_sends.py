@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # The number of queues that the topic of parked messages is listed with, as in the reference.
 _SCHEDULE_QUEUES = 18
-# After a write that took too long, sends are refused for the same time again, at most this long.
+# After a slow write, sends are refused for as long as the write took, at most this long.
 MAX_BUSY_S = 1.0
 PAGE_CACHE_BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 
@@ -49,7 +49,7 @@ class Room(Protocol):
         ...
 
 
-# Requests that hear how safely their messages are stored. Others, such as the end of a transaction, hear that they are done.
+# Requests whose answers report how durably their messages are stored. Others, such as the end of a transaction, report success.
 _TOLD_HOW_SAFELY = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 
@@ -152,7 +152,7 @@ class StagedSends:
         waiting: list[Stored] = []
         messages = body_bytes = 0
         run_topic, run_type, run_messages, run_bytes = staged[0][2], staged[0][9], 0, 0
-        run_sizes: list[int] = []  # of consecutive sends to one topic, which are counted together
+        run_sizes: list[int] = []  # for consecutive sends to one topic, which are counted together
         for conn, command, topic, queue_id, queue_offset, log_offset, uniq, _, inner, message_type, size, waits in staged:
             body_bytes += len(command.body)
             if type(log_offset) is int:

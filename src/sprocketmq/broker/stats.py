@@ -76,7 +76,7 @@ class Stats:
             "getMissTps": self.rates("get_missed"),
             "getTotalTps": total,
             "getTransferredTps": self.rates("get_messages"),
-            "getTransferedTps": self.rates("get_messages"),  # so rocketmq-exporter spells it; without it, all of 28 is lost there
+            "getTransferedTps": self.rates("get_messages"),  # rocketmq-exporter spells it like this, and drops all of 28 without it
             "msgPutTotalTodayNow": str(counters.put_messages),
             "msgPutTotalTodayMorning": str(self._morning[0]),
             "msgPutTotalYesterdayMorning": str(self._yesterday[0]),

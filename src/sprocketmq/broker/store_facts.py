@@ -27,7 +27,7 @@ def store_facts(store: MessageStore, fs: FileSystem) -> dict[str, str]:
     written = [segment for segment in segments if segment[0] < end]
     ages = []
     for start, size, path in written[:MAX_SEGMENTS]:
-        with contextlib.suppress(OSError):  # deleted meanwhile
+        with contextlib.suppress(OSError):  # the file was deleted meanwhile
             ages.append(f"{start},{min(size, end - start)},{fs.modified_ms(path)}")
     facts = {
         "storeSegments": ";".join(ages),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Far above any sensible topic, and low enough that a loop over all queues of a hostile one ends.
+# Far above any sensible topic, and low enough that a loop over all queues of a hostile one is short.
 MAX_QUEUES = 16_384
 # Sends create topics; the limit keeps a client that invents names from growing the table for ever.
 MAX_TOPICS = 100_000
@@ -91,7 +91,7 @@ class Topic:
     def __init__(self, config: TopicConfig, permission: int = READ_WRITE) -> None:
         self.held: dict[int, Any] = {}
         self.pops = 0  # how many pops wait for messages
-        self.counters: TopicCounters | None = None  # until it has something to count
+        self.counters: TopicCounters | None = None  # None until there is something to count
         self.take(config, permission)
 
     def take(self, config: TopicConfig, permission: int) -> None:
@@ -111,7 +111,7 @@ class Topic:
         elif not config.perm & PERM_WRITE or config.write_queue_nums <= 0:
             self.refusal = (ResponseCode.NO_PERMISSION, f"the topic[{self.name}] sending message is forbidden")
         elif config.order and not permission & PERM_WRITE:
-            # Producers of other topics leave when the route says so, and nothing is refused until then; order needs a sharp end.
+            # Producers of other topics leave when their route changes, and nothing is refused until then; ordered topics need an exact end.
             self.refusal = (ResponseCode.NO_PERMISSION, f"the broker's permission forbids sends to the ordered topic[{self.name}]")
         elif self.unsupported:
             self.refusal = (ResponseCode.SYSTEM_ERROR, f"topic[{self.name}] cannot be written: {self.unsupported}")
@@ -228,7 +228,7 @@ class TopicTable:
         self.data_version = self.data_version.next(self._clock.time_ms())
         self._changed(configs)
 
-    # --- what the broker permits ---
+    # --- permission of the broker ---
 
     def let_sends_create(self, allowed: bool) -> None:
         """Allow or forbid sends to create topics from the template topic, which is kept either way."""

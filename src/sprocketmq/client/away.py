@@ -11,7 +11,7 @@ from sprocketmq.net.tasks import all_of
 
 log = logging.getLogger(__name__)
 
-# Pause between looks for a broker that was away, at its address and in the nameservers' routes.
+# Interval at which a broker that was away is looked for, at its address and in the nameservers' routes.
 LOOK_S = 1.0
 
 

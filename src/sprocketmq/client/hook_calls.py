@@ -23,7 +23,7 @@ SLOW_S = 0.1
 _OWN_PROPERTIES = 1024
 
 _METHODS = ("message_created", "sending", "sent", "pulled", "handling", "handled", "given_back")
-# What a hook may not change: where a message goes, when, and what is in it.
+# Fields that a hook must not change: destination, time and body of a message.
 _FIXED = ("topic", "body", "queue", "ordering_key", "flag", "delay_level", "deliver_at_ms", "wait_store_ok")
 
 
@@ -38,10 +38,10 @@ _Pair = tuple[Callable[[Any], object], Callable[[Any, object], None]]
 
 
 class DeliveryTraces(Protocol):
-    """What makes traces of the batches that handlers get."""
+    """Makes traces of the batches that handlers receive."""
 
     def handling(self, topic: str, messages: Sequence[ReceivedMessage], /) -> Any:
-        """Return what ``handled`` needs, None when it need not be called."""
+        """Return the state for ``handled``, None when it need not be called."""
 
     def handled(
         self,
@@ -90,7 +90,7 @@ class HookCalls:
         self._group = group
         self._instance = instance
         self._now = instance.clock.monotonic
-        # Which hooks were logged, and why.
+        # The hooks that were logged, and the reasons.
         self._logged: set[tuple[int, str]] = set()
 
         def overriding(*names: str) -> list[ClientHooks]:
@@ -105,10 +105,10 @@ class HookCalls:
     # --- sending ---
 
     def created(self, message: Message) -> Message:
-        """Return ``message`` as the hooks changed it. Changes that it could not be sent with are refused. Any thread may call."""
+        """Return ``message`` after the changes of hooks. Changes that would make it invalid are refused. Any thread may call."""
         given: object = message
         if not isinstance(given, Message) or not _is_mapping(given.properties):
-            return message  # the error of sending it says what is wrong
+            return message  # sending it raises the error that describes the problem
         for hook in self._created:
             before = [getattr(message, name) for name in _FIXED]
             changed = self._call(hook, message)
@@ -135,7 +135,7 @@ class HookCalls:
         body_bytes: int,
         gathered: bool,
     ) -> SendCall | None:
-        """Call ``sending`` and return what ``sent`` needs."""
+        """Call ``sending`` and return the state for ``sent``."""
         if not self._sends:
             return None
         event = SendEvent(
@@ -190,7 +190,7 @@ class HookCalls:
     def handling(
         self, queue: MessageQueue, messages: Sequence[ReceivedMessage], body_bytes: int, attempts: int, *, iterated: bool = False
     ) -> HandlerCall | None:
-        """Call ``handling`` and return what ``handled`` needs."""
+        """Call ``handling`` and return the state for ``handled``."""
         traced = None if self._traces is None else self._traces.handling(queue.topic, messages)
         if not self._handlers:
             return None if traced is None else HandlerCall(None, self._now(), [], traced)
@@ -268,7 +268,7 @@ class HookCalls:
                     log.warning("%s took %.3f s, during which nothing else ran on its thread: hooks must not block", _name(hook), took)
 
     def _call_second(self, pairs: list[_Pair], event: object, tokens: list[object]) -> None:
-        # In the opposite order, as what the first method entered has to be left.
+        # In reverse order: what the first methods entered has to be left.
         for (_, second), token in zip(reversed(pairs), reversed(tokens), strict=True):
             if token is not _RAISED:
                 self._call(second, event, token)
@@ -286,12 +286,12 @@ class HookCalls:
 
 
 def hook_calls(hooks: Sequence[ClientHooks], group: str, instance: Instance, traces: DeliveryTraces | None = None) -> HookCalls | None:
-    """Return what calls ``hooks`` and makes ``traces``, None when there are neither."""
+    """Return the caller of ``hooks`` and maker of ``traces``, None when there are neither."""
     return HookCalls(hooks, group, instance, traces) if hooks or traces is not None else None
 
 
 def check_hooks(hooks: Sequence[ClientHooks]) -> None:
-    """Raise ConfigError for anything that is no hook."""
+    """Raise ConfigError for anything that is not a hook."""
     if isinstance(hooks, ClientHooks) or not isinstance(hooks, Sequence):
         raise ConfigError(f"hooks must be a list of ClientHooks, not {hooks!r}")
     for hook in hooks:

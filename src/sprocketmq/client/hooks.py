@@ -98,7 +98,7 @@ class GiveBackEvent(_ReceivedEvent, frozen=True, kw_only=True, eq=False):
 
 
 class ClientHooks:
-    """What a client calls while it works: derive a class, override what you need, and pass objects of it as ``hooks=[...]``.
+    """Methods that a client calls while it works: derive a class, override what you need, and pass objects of it as ``hooks=[...]``.
 
     The methods are plain functions and must not block: most run on the event loop of the client. One that raises is logged, once for each
     object, and counted in ``stats()``; neither the program's calls nor its messages are affected. Each method that returns something for

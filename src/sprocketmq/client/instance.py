@@ -55,7 +55,7 @@ ASK_PAUSE_S = 0.2
 # Minimum interval between route refreshes of a topic that failed sends, or its creation, request.
 REFRESH_SOON_S = 1.0
 
-# Refusals that may pass.
+# Refusals that may be temporary.
 _PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
@@ -126,7 +126,7 @@ class Instance(LoopBound):
     def forked(self) -> None:
         """Mark this as the copy in a forked child (``fork_guard``)."""
         self.state = FORKED
-        self.changing = asyncio.Lock()  # its holder does not exist in the child
+        self.changing = asyncio.Lock()  # its holder exists only in the parent
 
     async def start(self) -> None:
         """Find a nameserver that answers, then refresh routes and send heartbeats.
@@ -152,7 +152,7 @@ class Instance(LoopBound):
         self.every(HEARTBEAT_S, self.heartbeat, "heartbeats")
 
     async def _try_nameserver(self) -> None:
-        """Ask for the template topic's route, which unknown topics need; any answer but a refusal proves that a nameserver is there."""
+        """Ask for the template topic's route, which unknown topics need; any answer except a refusal proves that a nameserver answers."""
         response = await self.namesrv.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=to_ext(RouteRequest(DEFAULT_TOPIC)))
         if response.code == ResponseCode.NO_PERMISSION:
             raise response_error(response, ";".join(self.namesrv.addresses))
@@ -308,7 +308,7 @@ class Instance(LoopBound):
             try:
                 await self.fetch_route(topic)
             except NameserverUnavailable:
-                raise  # the others would fail too
+                raise  # the others would fail as well
             except SprocketError as e:
                 error = e
         if error is not None:
@@ -336,7 +336,7 @@ class Instance(LoopBound):
         except ClientClosed:
             pass  # the route is no longer needed
         except SprocketError as e:
-            # The request that needed the route fails too, and logs more.
+            # The request that needed the route fails as well, and logs more.
             level = logging.DEBUG if isinstance(e, RetriableError) else self.level_of(e)
             log.log(level, "%s: route of %s not refreshed: %s", self.kind, topic, e)
 
@@ -416,7 +416,7 @@ class Instance(LoopBound):
         return self.outages.level_of(None if name is None else f"broker {name}")
 
     async def unregister(self) -> None:
-        """Take the groups of this client from the brokers that it is connected to. Failures have no effect: brokers expire clients."""
+        """Unregister the groups of this client at the connected brokers. Failures have no effect: brokers expire clients."""
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
         headers += [UnregisterClient(self.client_id, consumer_group=consumer.group_name) for consumer in self.consumers()]
         if headers:
@@ -489,7 +489,7 @@ class Instance(LoopBound):
                     raise
                 self.refresh_soon(topic)
                 if reads and len(route.addresses[broker_name]) > 1:
-                    continue  # a connection that was lost is made again first; a broker that accepts none is away from now on
+                    continue  # a lost connection is reopened first; a broker that accepts none counts as away from now on
             else:
                 if last or response.code not in _AWAY_CODES:
                     return response, address

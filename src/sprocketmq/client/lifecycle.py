@@ -61,5 +61,5 @@ def instance_of(client: Client) -> Instance:
 
 
 def left_open(client: Client) -> str:
-    """Return what the warning about an unclosed client says after the client's kind."""
+    """Return the text of the warning about an unclosed client after the client's kind."""
     return client._left_open()  # noqa: SLF001 - this module's own class

@@ -83,7 +83,7 @@ class LoopBound:
                 return  # closed
 
     async def watch_loop(self) -> None:
-        """Notice the end of the running loop: ``asyncio.run`` closes open generators, the one begun here among them."""
+        """Detect the end of the running loop: ``asyncio.run`` closes open generators, including the one started here."""
         self._witness = self._until_closed()
         await anext(self._witness)
 
@@ -94,6 +94,6 @@ class LoopBound:
             self.home = 0
 
     async def end_watch(self) -> None:
-        """Watch the loop no more; harmless when it is not watched."""
+        """Stop watching the loop; harmless when it is not watched."""
         if self._witness is not None:
             await self._witness.aclose()

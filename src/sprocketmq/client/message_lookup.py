@@ -17,10 +17,10 @@ from sprocketmq.protocol.records import ReceivedMessage, Record, decode_records,
 KEY, UNIQUE, TAG = "K", "U", "T"
 # SprocketMQ's brokers set this field in their answer when they have searched batches.
 BATCHES_SEARCHED = "batchesSearched"
-# What one search reads at most, and messages in one go.
+# Limits of one search: bytes, and messages per read.
 MAX_SEARCHED_BYTES = 64 << 20
 SEARCHED_AT_ONCE = 1024
-# The group every broker has for tools.
+# The group that every broker has for tools.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 
 

@@ -66,7 +66,7 @@ class Nameservers:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget_s
-        # Addresses for which another try will not help.
+        # Addresses for which a retry will not help.
         useless: set[str] = set()
         cause: SprocketError | None = None
         for attempt in range(NAMESRV_ROUNDS * len(self.addresses)):
@@ -78,7 +78,7 @@ class Nameservers:
                 return await self._ask(address, code, ext, min(remaining, REQUEST_TIMEOUT_S))
             except (NotRocketMQ, TlsFailed) as e:
                 cause = e
-                if not isinstance(e, TlsFailed) or e.problem != "closed":  # a server that is just stopping closes too
+                if not isinstance(e, TlsFailed) or e.problem != "closed":  # a server that is stopping also closes connections
                     useless.add(address)
             except RetriableError as e:
                 cause = e

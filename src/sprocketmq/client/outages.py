@@ -1,4 +1,4 @@
-"""Brokers that do not answer, or refuse this client: one log line when that begins and one when it ends, for any number of requests."""
+"""Outages of brokers, and refusals of this client: one log line at the begin and one at the end, for any number of requests."""
 
 import logging
 import math
@@ -38,7 +38,7 @@ class Outages:
         self._pulls[what] += change
 
     def failed(self, what: str, asked_at: float, who: str, error: Exception) -> None:
-        """Record that a pull that ``who`` sent at ``asked_at`` (monotonic s) failed and will be retried."""
+        """Record that a pull of ``who``, sent at ``asked_at`` (monotonic s), failed and will be retried."""
         if what in self._began or asked_at < self._ended.get(what, -math.inf):
             # A known outage, or a late failure of one that has ended.
             log.debug("%s: %s", who, error)

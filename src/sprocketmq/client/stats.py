@@ -1,18 +1,18 @@
-"""What clients count, in a bounded amount of memory, and the snapshots that their ``stats()`` return."""
+"""The counters of clients, in a bounded amount of memory, and the snapshots that ``stats()`` returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # Durations are counted by powers of two of microseconds, sizes by powers of two; the last bucket has everything above.
 _BUCKETS = 63
-# Names of errors that are counted by themselves; the others count as OTHER.
+# The number of error names that are counted separately; further ones count as OTHER.
 _MAX_KINDS = 100
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long ``count`` things took, in seconds.
+    """Durations of ``count`` operations, in seconds.
 
     The percentiles are estimates from a histogram by powers of two: the true value is in the same power of two. With uvloop the durations
     of sends are whole milliseconds, as is the time of its loop.
@@ -28,7 +28,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """What a producer has done since it was made.
+    """Counters of a producer since it was created.
 
     ``messages`` with ``bytes`` of bodies, as they were sent (compressed, or encoded as a batch), are stored, by ``requests`` send requests.
     ``batches`` of these carried several messages; ``messages_per_request`` counts requests by size: the count at 8 is of requests with 8 to
@@ -85,7 +85,7 @@ class DurationCounts:
         return Durations(count, self.total_s / count, self._below(0.5), self._below(0.9), self._below(0.99), self.longest_s)
 
     def _below(self, share: float) -> float:
-        """Return a duration that about ``share`` of all are not above."""
+        """Return the duration that about ``share`` of all do not exceed."""
         rank = share * sum(self.counts)
         for bits, count in enumerate(self.counts):
             if count and rank <= count:
@@ -161,7 +161,7 @@ class ProducerCounts:
             self.sizes.add(messages)
 
     def messages_per_request(self) -> dict[int, int]:
-        """Return how many requests were of which size."""
+        """Return the number of requests by size."""
         return ({1: self.single} if self.single else {}) | self.sizes.histogram()
 
     def failed(self, error: BaseException, retries: int) -> None:
@@ -231,7 +231,7 @@ class ConsumerCounts:
         self.bytes += size
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Count a batch that the program has ended with."""
+        """Count a batch that the program has finished."""
         self.batches += 1
         self.sizes.add(messages)
         self.handler_time.add(seconds)

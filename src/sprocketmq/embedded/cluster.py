@@ -239,7 +239,7 @@ class LocalCluster:
         state = f"namesrv={self.namesrv!r}" if self._servers is not None else "not running"
         return f"<LocalCluster {state}>"
 
-    # --- where it is ---
+    # --- addresses and directories ---
 
     def _running(self) -> Servers:
         if self._servers is None:

@@ -52,7 +52,7 @@ class RouteTables:
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
 
-    # --- brokers come and go ---
+    # --- brokers ---
 
     def register(self, header: RegisterBroker, body: RegisterBrokerBody, *, owner: object, now: float) -> Registered:
         """Register a broker's topics, all of them or only the changed ones; topics that are not mentioned stay.
@@ -73,9 +73,9 @@ class RouteTables:
         if previous is not None and previous != address:
             old = self._live.get((broker.cluster, previous))
             if old is not None and old.data_version.state_version > table.data_version.state_version:
-                return Registered()  # a late message of a process that was replaced
+                return Registered()  # a late registration of a replaced process
             self._live.pop((broker.cluster, previous), None)
-        # One process has one id: a slave that became master must not stay in its old place.
+        # One process has one id: a slave that became master must not keep its old entry.
         for other_id in [i for i, known in broker.broker_addrs.items() if known == address and i != broker_id]:
             del broker.broker_addrs[other_id]
         if broker.cluster != header.cluster_name:

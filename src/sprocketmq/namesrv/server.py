@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 SCAN_INTERVAL_S = 5.0
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 SETTINGS_PAGE = "docs/guide/broker-settings.md"
-# What requests may change while it runs: attributes of the RemotingServer.
+# The settings that requests may change while it runs: attributes of the RemotingServer.
 CHANGEABLE: Mapping[str, Kind] = {"max_connections": Whole(1, 1 << 20)}
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 # Clients from release 4.9.4 on read standard JSON only; older ones expect bare integer keys.
@@ -129,7 +129,7 @@ class NameServer:
             await asyncio.to_thread(self.guard.open)
         await self._kv.load()
         self._port = await self._server.start(self.config.host, self.config.port)
-        self._background.closed = False  # when it is started again after a stop
+        self._background.closed = False  # for a restart after a stop
         self._background.every(SCAN_INTERVAL_S, self.expire_brokers, "scan for silent brokers")
         if self.guard is not None:
             self.guard.start(self._background)
@@ -148,7 +148,7 @@ class NameServer:
             if isinstance(live.owner, ServerConnection):
                 live.owner.close("silent broker")
 
-    # --- the server's calls ---
+    # --- called by the server ---
 
     def on_connect(self, conn: ServerConnection) -> None:
         """Nothing is kept per connection until a broker registers over it."""

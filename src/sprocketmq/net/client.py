@@ -28,7 +28,7 @@ MIN_SWEEP_S = 0.02
 # growing the buffer for each would cost more than decoding it.
 LARGE_FRAME_PATIENCE = 64
 
-# With TLS both sides say goodbye; a peer that does not answer is left alone after this time. Apache's servers never answer.
+# With TLS both sides send a close notification; this is the timeout for the peer's. Apache's servers never send one.
 TLS_CLOSE_TIMEOUT_S = 0.2
 
 _NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
@@ -361,7 +361,7 @@ class ConnectionPool:
         ending = [conn.gone for conn in self._connections.values()]
         self._close_connections()
         if self._tls is not None and ending:
-            # The goodbye of TLS takes a round trip, after which the socket is closed: the loop must not end before.
+            # The close notification of TLS takes a round trip, after which the socket is closed: the loop must not end before.
             await asyncio.wait(ending)
 
     def _close_connections(self) -> None:
@@ -373,7 +373,7 @@ class ConnectionPool:
 def _tell(receiver: Receiver, error: SprocketError) -> None:
     try:
         receiver.set_exception(error)
-    except Exception:  # the other receivers still have to be told
+    except Exception:  # the other receivers still have to be notified
         log.exception("the receiver of a request failed on its outcome: %s", error)
 
 

@@ -18,10 +18,10 @@ EARLY_WRITE_BYTES = 64 << 10
 # The same while requests are handled: few answers are this large, and they need not wait for the others.
 EARLY_ANSWER_BYTES = 1 << 20
 
-# What is encrypted at a time.
+# The amount that is encrypted at a time.
 ENCRYPTED_PIECE = 256 << 10
 
-# Where bytes go that nobody reads.
+# A buffer for bytes that are discarded.
 _UNREAD = memoryview(bytearray(64 << 10))
 
 Buffers = bytes | memoryview | list[bytes | memoryview]
@@ -45,7 +45,7 @@ class Link(asyncio.BufferedProtocol):
         self._in_batch = False
         # Set by subclasses: the next frame does not wait for the end of the turn, which would cost another turn of the loop.
         self._write_at_once = False
-        # With TLS: what was written while the socket takes no more.
+        # With TLS: what was written while the socket accepts no more.
         self._encrypted = False
         self._unencrypted: deque[memoryview] = deque()
         self._unencrypted_bytes = 0

@@ -10,7 +10,7 @@ from sprocketmq.protocol.credentials import Body, Credentials, CredentialsSource
 
 log = logging.getLogger(__name__)
 
-# Minimum interval between two questions for other credentials.
+# Minimum interval between two requests for other credentials.
 ASK_AGAIN_S = 1.0
 
 

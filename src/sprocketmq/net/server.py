@@ -312,7 +312,7 @@ class GuardedConnection(ServerConnection):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._newcomers is not None:  # it would take memory that is not counted, such as TLS's buffers
+        if self._newcomers is not None:  # it would use memory that is not counted, such as TLS's buffers
             self.abort("the peer does not read its refusals")
 
     def _admitted(self, guard: Guard, command: Command) -> bool:
@@ -426,7 +426,7 @@ class RemotingServer:
         await stop_accepting(server)
         for conn in list(self.connections):
             conn.close("server stopped")
-        await asyncio.sleep(0)  # lets transports write what fits the sockets
+        await asyncio.sleep(0)  # lets transports write what fits into the sockets
         for conn in list(self.connections):
             conn.drop()
         await asyncio.sleep(0)

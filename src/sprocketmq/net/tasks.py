@@ -133,7 +133,7 @@ class Background:
             if (error := task.exception()) is not None:
                 log.error("%s failed", task.get_name(), exc_info=error)
         elif not self.closed:
-            # A loop that shuts down cancels all tasks as well, and does not reach a later call.
+            # A loop that shuts down cancels all tasks as well, and does not run later calls.
             task.get_loop().call_later(FIRST_PAUSE_S, self._report_cancelled, task.get_name())
 
     def _report_cancelled(self, name: str) -> None:

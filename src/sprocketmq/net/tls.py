@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 # Numbers of OpenSSL's verification errors (X509_V_ERR_...).
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _WRONG_NAMES = (62, 64)
-# What OpenSSL says when the first bytes of the peer are no TLS.
+# OpenSSL's reasons when the first bytes of the peer are not TLS.
 _PLAIN_TEXT = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 _CLOSED = ("UNEXPECTED_EOF_WHILE_READING",)
 

@@ -26,7 +26,7 @@ from sprocketmq.net.tasks import Background
 # From accepting a socket to its connection, and how many sockets may be on this way.
 ARRIVAL_TIMEOUT_S = 10.0
 MAX_ARRIVALS = 1_000
-# How long a closing connection waits for its peer's goodbye; the peer may have answers to read before it.
+# How long a closing connection waits for its peer's close notification; the peer may have answers to read before it.
 CLOSE_TIMEOUT_S = 10.0
 RELOAD_INTERVAL_S = 2.0
 TLS_HANDSHAKE = b"\x16"
@@ -35,7 +35,7 @@ _ACCEPTS_PER_TURN = 100
 _ACCEPT_RETRY_S = 1.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-# What OpenSSL's reasons mean for whoever runs the server.
+# OpenSSL's reasons, explained for the operator of the server.
 _NO_TLS = "its bytes are not TLS"
 _CLOSED = "it closed the connection; asyncio's clients do so when they do not trust this server's certificate"
 _REASONS = {
@@ -253,7 +253,7 @@ class TlsListener:
         self._forget(arrival)
         arrival.ended = True
         if arrival.task is not None:
-            with contextlib.suppress(OSError):  # the peer was faster
+            with contextlib.suppress(OSError):  # the peer closed first
                 arrival.sock.shutdown(socket.SHUT_RDWR)  # ends the handshake, and the transport closes the socket
             return
         self._stop_reading(arrival)

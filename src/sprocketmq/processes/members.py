@@ -7,7 +7,7 @@ from pathlib import Path
 from sprocketmq.errors import ConfigError
 
 MAX_BROKERS = 26
-# What a master's HA port takes.
+# The offset of a master's HA port from its port.
 MAX_REPLICAS = 16
 # Brokers get ports at this distance; the next port after a broker's is its HA port.
 PORT_STEP = 10

@@ -121,7 +121,7 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
-# Codes over 16 bits, by what is left of them in binary headers.
+# Codes over 16 bits, by their value in binary headers, which keep 16 bits.
 CODES_BY_LOW_BITS = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF}
 
 

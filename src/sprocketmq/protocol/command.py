@@ -161,7 +161,7 @@ def encode_head(
     LocalProtocolError when the frame would pass 16 MiB, a binary header cannot carry a number, or a field is not valid Unicode.
     """
     if remark is not None and not remark.isascii():
-        remark = remark.encode("utf-8", "replace").decode()  # an exception's text may hold undecodable bytes of a path
+        remark = remark.encode("utf-8", "replace").decode()  # an exception's text may contain undecodable bytes of a path
     try:
         if serialize == _JSON:
             if ext is None:

@@ -16,7 +16,7 @@ from sprocketmq.protocol.codes import SYSFLAG_COMPRESSED
 if TYPE_CHECKING:
     import zstandard
 
-# One frame of the protocol: no body can have been larger before it was compressed by a well-meaning client.
+# One frame of the protocol: no valid client compresses a larger body.
 MAX_DECOMPRESSED = 16 << 20
 
 LEVEL = 5
@@ -25,7 +25,7 @@ _local = threading.local()
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_MAX_BLOCK = 128 * 1024
-_ZSTD_MAX_WINDOW = 1 << 27  # what the format asks every reader of "ultra" frames to allow
+_ZSTD_MAX_WINDOW = 1 << 27  # the window that the format requires readers of "ultra" frames to accept
 
 
 class CompressionType(IntEnum):
@@ -132,7 +132,7 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
         _checked(b"", end <= len(frame), frame[end:], max_bytes)
         if zstandard.frame_content_size(frame) > max_bytes:
             raise RemoteProtocolError(f"compressed body holds more than the limit of {max_bytes} bytes")
-        room = max(1, min(bound, max_bytes))  # 0 would mean "any"
+        room = max(1, min(bound, max_bytes))  # 0 would mean unlimited
         return _zstd_contexts()[1].decompress(frame, max_output_size=room)
     except zstandard.ZstdError as e:
         raise RemoteProtocolError(f"compressed body does not decompress into {max_bytes} bytes: {e}") from None

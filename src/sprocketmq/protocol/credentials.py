@@ -163,7 +163,7 @@ class Credentials:
         return {ACCESS_KEY: self.access_key} if token is None else {ACCESS_KEY: self.access_key, SECURITY_TOKEN: token.reveal()}
 
 
-# Credentials that may change: asked for once, and again when a server has refused the last answer.
+# Credentials that may change: fetched once, and again when a server has refused the last ones.
 CredentialsSource = Callable[[], Credentials]
 
 

@@ -159,21 +159,21 @@ class FrameBuffer:
             stop = start + 4 + length
             if stop > end:
                 if end - start > 8 and not 0 < word & 0xFFFFFF <= length - 4:
-                    # No frame begins like this: do not wait for the rest, which a foreign peer never sends.
+                    # No frame begins like this: do not wait for the rest, which a peer of another protocol never sends.
                     raise _bad(f"header length {word & 0xFFFFFF} is outside 1..{length - 4}", view[start:end], commands)
                 break
             body_at = start + 8 + (word & 0xFFFFFF)
             if body_at > stop:
                 raise _bad(f"header length {word & 0xFFFFFF} is longer than its frame of {length} bytes", view[start:end], commands)
             try:
-                # Most answers have no body, and a view costs more than anything that is done with it.
+                # Most answers have no body, and a view costs more than anything done with it.
                 body = view[body_at:stop] if body_at != stop else b""
                 commands.append(decode_parts(word >> 24, buffer[start + 8 : body_at], body))
             except RemoteProtocolError as e:
                 raise _bad(str(e), view[start:end], commands) from None
             start = stop
         else:
-            if end - start >= 4:  # a foreign peer may wait for an answer to few bytes: refuse them now
+            if end - start >= 4:  # a peer of another protocol may wait for an answer to a few bytes: refuse them now
                 (length,) = _unpack_int32(view, start)
                 if not 4 <= length <= max_frame:
                     raise _bad(f"frame length {length} is outside 4..{max_frame}", view[start:end], commands)

@@ -8,7 +8,7 @@ try:
 except ImportError:  # there is no wheel for every platform
     try:
         from isal.isal_zlib import crc32 as _fast_crc32
-    except ImportError:  # sprocketmq-client has neither
+    except ImportError:  # the distribution sprocketmq-client depends on neither
         from zlib import crc32 as _fast_crc32
 
 if TYPE_CHECKING:

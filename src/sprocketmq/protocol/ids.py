@@ -134,7 +134,7 @@ class MessageIdFactory:
         prefix = self._prefix
         numbers = list(islice(self._count, amount))
         runs: list[tuple[str, int, int]] = []
-        whole = amount > 0 and numbers[-1] - numbers[0] == amount - 1  # else another thread came between
+        whole = amount > 0 and numbers[-1] - numbers[0] == amount - 1  # otherwise another thread has used the counter
         at = 0
         while at < amount:
             n = numbers[at] & 0xFFFF

@@ -35,7 +35,7 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
     try:
         return _decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        pass  # not strict JSON; the parser below says what is wrong where it is wrong in both
+        pass  # not strict JSON; the parser below reports the error if it is valid in neither
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         value, pos = _value(text, _SPACE(text, 0).end(), 0)  # type: ignore[union-attr]
@@ -70,7 +70,7 @@ def _value(text: str, pos: int, depth: int) -> tuple[Any, int]:
 def _string(text: str, pos: int) -> tuple[str, int]:
     value, end = scanstring(text, pos + 1, True)
     if not value.isascii():
-        value.encode()  # half of a surrogate pair raises here, not where the text is written on
+        value.encode()  # half of a surrogate pair raises here, not where the text is used later
     return value, end
 
 

@@ -12,9 +12,9 @@ from sprocketmq.protocol.properties import MAX_PROPERTIES_LENGTH, SHARDING_KEY
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _MAX_I32, _MAX_I64 = 2**31 - 1, 2**63 - 1
-# As a property with its name and two separators it takes all the room that properties have.
+# With its name and two separators it takes all the room for properties.
 MAX_ORDERING_KEY_BYTES = MAX_PROPERTIES_LENGTH - len(SHARDING_KEY) - 2
-# Errors quote so many characters of a value.
+# The number of characters of a value that errors quote.
 _QUOTED = 200
 
 
@@ -26,7 +26,7 @@ class _Positional(msgspec.Struct, eq=False, gc=False):
     properties: Mapping[str, str] = NO_PROPERTIES
 
 
-# A struct, as a class with a constructor in Python takes twice as long to make; and no load on the collector.
+# A struct: a class with a constructor in Python takes twice as long to create, and adds load to the garbage collector.
 class Message(_Positional, kw_only=True, eq=False, gc=False):
     """A message to send.
 
@@ -193,7 +193,7 @@ class Receipt(msgspec.Struct, eq=False):
         return self._each[place]
 
 
-# A busy producer makes one for each message, and hardly any is looked at: two fields are filled, the rest is found when it is asked for.
+# A busy producer creates one for each message, and few are looked at: two fields are filled, the rest is computed on access.
 class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a message was stored. Made by ``SendResult.of``; two are equal when all their fields are."""
 
@@ -267,5 +267,5 @@ class SendResult(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"SendResult({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
 
-# What can be read of a result, in the order its text has it.
+# The fields of a result, in the order of its ``repr``.
 _RESULT = ("status", "msg_id", "offset_msg_id", "topic", "broker_name", "queue_id", "queue_offset")

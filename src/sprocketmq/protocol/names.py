@@ -14,17 +14,17 @@ DEFAULT_TOPIC = "TBW102"
 # The topic of the replies in a cluster is its name and this.
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-# Where our brokers park messages with a delivery time of their own, and where Apache's do, whose other files differ.
+# The topics in which our brokers and Apache's, whose other files differ, park messages with a delivery time of their own.
 TIMER_TOPIC = "rmq_sys_sprocketmq_timer"
 APACHE_TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Where half messages wait for the outcome of their transactions; which of them have one; those that nobody could tell about.
+# The topics of half messages, of the marks of ended transactions, and of half messages that were given up on.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_HALVES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-# The group whose offsets say how far the queues of both are done with.
+# The group whose offsets are the progress in the queues of the first two.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
-# Groups every broker has from the start.
+# The groups that every broker has from its start.
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",

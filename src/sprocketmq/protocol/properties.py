@@ -29,9 +29,9 @@ TRAN_MSG = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 TRANSACTION_ID = "__transactionId__"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-# How long a broker waits before it first asks about a transaction, in seconds.
+# How long a broker waits before the first check of a transaction, in seconds.
 CHECK_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-# Of a half message that Apache's broker stored again: the offset that it had first.
+# The original offset of a half message that Apache's broker stored again.
 FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
@@ -45,7 +45,7 @@ LITE_TOPIC = "__LITE_TOPIC"
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 
 MAX_PROPERTIES_LENGTH = 32767
-# Enough for any 32-bit number with leading zeros that somebody may write; Python refuses thousands of digits.
+# Enough for any 32-bit number with leading zeros; Python refuses to convert thousands of digits.
 _MAX_DIGITS = 100
 
 RESERVED = frozenset(

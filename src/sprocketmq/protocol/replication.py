@@ -25,7 +25,7 @@ MASTER_PROOF_BYTES = TRANSFER_HEAD_BYTES + PROOF_BYTES
 CHALLENGE = -1
 MASTER_PROOF = -2
 
-# As much as one read takes: 4 MiB are what a loopback socket buffers, and fewer, larger writes to the log cost less.
+# The size of one read: a loopback socket buffers 4 MiB, and fewer, larger writes to the log cost less.
 RECEIVE_BYTES = 4 << 20
 
 encode_report = REPORT.pack

@@ -7,7 +7,8 @@ from sprocketmq.errors import FatalError
 from sprocketmq.protocol.codes import ResponseCode
 
 Value = bool | int
-# Begins the variables with settings of servers. Not SPROCKETMQ_ alone: Kubernetes sets SPROCKETMQ_PORT for a service of this name.
+# The prefix of environment variables with server settings. Not SPROCKETMQ_ alone: Kubernetes sets SPROCKETMQ_PORT for a service of this
+# name.
 SETTING_VARIABLE = "SPROCKETMQ_SET_"
 MASKED = "******"
 MAX_BODY_BYTES = 64 << 10

@@ -24,7 +24,7 @@ FIELD_END = "\x01"
 RECORD_END = "\x02"
 ABSENT = "null"
 
-# What a reader looks at. Apache's writers end a body at 128,000 characters, with records of about 200.
+# Limits of a reader. Apache's writers end a body at 128,000 characters, with records of about 200.
 MAX_TRACE_BYTES = 4 << 20
 MAX_TRACE_RECORDS = 20_000
 # The longest kind of record has 15 fields; what follows them belongs to later versions.

@@ -22,12 +22,12 @@ MAX_CLIENTS = 10_000
 MAX_TOPICS = 1000
 # Commands that a client has not read yet.
 MAX_COMMANDS = 100
-# Clients send heartbeats every 10 s; one without a stream that sent nothing for so long is gone.
+# Clients send heartbeats every 10 s; one without a stream that is silent for this long counts as gone.
 GONE_AFTER_S = 60.0
 
 RECEIVE_BATCH = 32
 LONG_POLLING_S = 20.0
-# What the broker's levels of delay are at redelivery, in seconds.
+# The delays of the broker's levels at redelivery, in seconds.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
 

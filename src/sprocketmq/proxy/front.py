@@ -29,7 +29,7 @@ class _Side(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
-        # What has arrived before the other side was there: one read at most, as uvloop reads once whatever is said.
+        # What arrived before the other side was connected: one read at most, as uvloop reads once even when paused.
         self.early = b""
         self.ended = False
 
@@ -70,7 +70,7 @@ class _Side(asyncio.Protocol):
 class _Client(_Side):
     """A client's connection; ``number`` names it at the gRPC server."""
 
-    # Next to nothing: what has arrived waits in the other side's buffer, which is bounded.
+    # Almost nothing: what has arrived waits in the other side's buffer, which is bounded.
     retained_bytes = 0
 
     def __init__(self, front: "Front", number: int) -> None:
@@ -193,7 +193,7 @@ class Front:
             sock.setblocking(False)
             own = self._path.with_name(number)
             sock.bind(str(own))
-            own.unlink()  # the name stays the socket's
+            own.unlink()  # the socket keeps the name
             await asyncio.get_running_loop().sock_connect(sock, str(self._path))
         except BaseException:
             sock.close()

@@ -44,13 +44,13 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 ORIGIN_GROUP = "ORIGIN_GROUP"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-# Names that are fields of their own in the API, or the broker's business.
+# Property names that are fields of their own in the API, or internal to brokers.
 NOT_FOR_USERS = RESERVED | {SHARDING_KEY, PRIORITY, TRACE_CONTEXT, BORN_HOST, BORN_TIMESTAMP, ORIGIN_GROUP}
 
 NO_NAMESPACES = "this endpoint has no namespaces; leave the client's setting for them empty"
 
 TYPE_ATTRIBUTE = "message.type"
-# What topics of the type MIXED take, as clients are told.
+# The types that topics of the type MIXED accept, as reported to clients.
 MIXED = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 _JUMP = 2862933555777941757

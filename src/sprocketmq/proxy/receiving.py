@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MAX_BATCH = 32
 MIN_POLL_S, MAX_POLL_S = 5.0, 20.0
 MIN_INVISIBLE_S, MAX_INVISIBLE_S = 10.0, 12 * 3600.0
-# What a client that went away did not get becomes visible again after this.
+# Messages that could not be delivered to a disconnected client become visible again after this.
 RELEASE_S = 1.0
 # How long an answer may take beyond the time the broker holds a pop.
 ANSWER_S = 3.0
@@ -76,7 +76,7 @@ class Receiver:
         try:
             answer = await share(pop, lambda: ClientClosed("the endpoint stops"))
         except asyncio.CancelledError:
-            # The client has gone; what the broker hands out now would stay invisible for the whole time.
+            # The client has disconnected; what the broker hands out now would stay invisible for the whole time.
             self._background.spawn(self._put_back(upstream, pop, topic, group, broker_name), f"messages of {topic} that nobody takes")
             raise
         found = read_pop(answer, address, topic, broker_name)

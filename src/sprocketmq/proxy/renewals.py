@@ -14,7 +14,7 @@ from sprocketmq.proxy.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
-# Renewed messages are invisible for so long, and renewed when less than this is left, but not for longer than this in all.
+# The invisible time of renewed messages, the time left at which they are renewed, and the longest total.
 INVISIBLE_S = 60.0
 RENEW_BEFORE_S = 20.0
 LONGEST_S = 3 * 3600.0

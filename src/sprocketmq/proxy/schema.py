@@ -130,7 +130,7 @@ def _add(file: descriptor_pb2.FileDescriptorProto, name: str, fields: list[str])
             field.oneof_index = groups[group]
         elif may_be_absent:
             optional.append(field)
-    for field in optional:  # protobuf wants these groups of one behind the others
+    for field in optional:  # protobuf requires these groups of one after the others
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{field.name}")

@@ -30,7 +30,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_CALL_BYTES),
     ("grpc.max_send_message_length", MAX_CALL_BYTES),
     ("grpc.max_connection_idle_ms", 120_000),
-    # Clients look whether the connection is alive while no call is under way.
+    # Clients probe the connection while no call is under way.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),

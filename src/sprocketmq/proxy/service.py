@@ -56,7 +56,7 @@ EXPIRE_S = 10.0
 SETTINGS_WITHIN_S = 30.0
 MAX_ACKS = 1_000
 MAX_LOGGED_NAME = 64
-# A change to no time at all, as Node's client asks for when a listener fails: brokers want some time.
+# The shortest invisible time that brokers accept: Node's client asks for 0 when a listener fails.
 VISIBLE_AT_ONCE_S = 0.001
 
 _Context = Any  # grpc.aio.ServicerContext, which has no types for its parameters
@@ -114,7 +114,7 @@ class MessagingService:
         self._refusals = PeerLog(log, clock.monotonic)
         self._limits = LoginLimits(clock.monotonic)
         self.clients = Clients(clock)
-        # Telemetry streams that have brought no settings that can be, by their commands, and since when.
+        # Telemetry streams without valid settings so far: their command queues, and when they began.
         self._unsettled: dict[asyncio.Queue[Proto | None], float] = {}
         self._sender = Sender(self.clients)
         self._receiver = Receiver(self._background)
@@ -163,7 +163,7 @@ class MessagingService:
         late = self._clock.monotonic() - SETTINGS_WITHIN_S
         problem = f"the stream has brought no settings that can be within {SETTINGS_WITHIN_S:g} s"
         for commands in [commands for commands, since in self._unsettled.items() if since <= late]:
-            if commands.qsize() <= MAX_COMMANDS - 2:  # else the client reads nothing; perhaps it does before the next time
+            if commands.qsize() <= MAX_COMMANDS - 2:  # otherwise the client reads nothing; try again at the next check
                 del self._unsettled[commands]
                 commands.put_nowait(TelemetryCommand(status=status(Code.UNRECOGNIZED_CLIENT_TYPE, problem)))
                 commands.put_nowait(None)
@@ -177,7 +177,7 @@ class MessagingService:
                 if topic not in produced:
                     task.result().produces_no_more(topic)
 
-    # --- who calls ---
+    # --- callers ---
 
     async def _caller(self, context: _Context) -> Caller:
         metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -288,7 +288,7 @@ class MessagingService:
                 if command.WhichOneof("command") == "settings":
                     await commands.put(await self._settle(caller, command.settings, commands))
         except grpc.RpcError:
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             if not commands.full():
                 commands.put_nowait(None)
@@ -304,7 +304,7 @@ class MessagingService:
             if client.group:
                 topics = [topic_of(entry.topic) for entry in settings.subscription.subscriptions]
                 name = _group(settings.subscription.group)
-                # The settings of a group are asked for at a broker, and a topic leads there.
+                # The settings of a group come from a broker, which is found by a topic.
                 group = await caller.upstream.group_config(name, topics[0]) if topics else SubscriptionGroupConfig(name)
                 caller.upstream.consumers_changed()
             else:
@@ -344,7 +344,7 @@ class MessagingService:
             poll_s, invisible_s = times_of(request, context.time_remaining())
             if request.auto_renew:
                 self.renewals.check_room()
-            # Not from the client's settings: simple consumers receive before they tell them.
+            # Not from the client's settings: simple consumers receive before they send them.
             config = await caller.upstream.group_config(group, topic)
             taken = await self._receiver.receive(
                 caller.upstream,

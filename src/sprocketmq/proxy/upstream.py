@@ -14,7 +14,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import GroupRequest, TopicRequest
 
-# How long the settings of a topic or group are believed.
+# How long the settings of a topic or group are cached.
 SETTINGS_FOR_S = 5.0
 MAX_SETTINGS = 10_000
 REQUEST_TIMEOUT_S = 3.0
@@ -51,7 +51,7 @@ class Upstream:
         """The client id of this endpoint at brokers."""
         return self._instance.client_id
 
-    # --- what brokers know of the endpoint's clients ---
+    # --- the endpoint's clients at brokers ---
 
     def produces(self, topic: str) -> None:
         """Register a producer whose group is named like its topic: brokers ask it about unfinished transactions."""

@@ -44,7 +44,7 @@ MAX_LOGGED_NAME = 64
 LAST_VERSION_WITHOUT_UNIQUE_KEY_QUERY = 399
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
-# Compared against when there is no such user, so that a refusal takes the same time; nobody knows the key.
+# Compared against when there is no such user, so that a refusal takes the same time; the key is random.
 _DECOY = SigningKey(secrets.token_bytes(32))
 _NO_SIGNATURE = "the request is not signed"
 
@@ -92,7 +92,7 @@ class SecurityGuard:
         self._time = time
         self._decisions: dict[tuple[str, str, Context], Verdict] = {}
         self._limits = LoginLimits(time)
-        # Two, so that failing logins do not take the lines of refused users.
+        # Two, so that failing logins do not use up the log lines of refused users.
         self._login_log = PeerLog(audit, time)
         self._refusal_log = PeerLog(audit, time)
 
@@ -150,7 +150,7 @@ class SecurityGuard:
             if conn.user != account.user.username:
                 conn.user, conn.authenticated_at = account.user.username, self._time()
             refusal = self._forbidden(account, conn, command)
-        except Exception:  # whatever goes wrong here, nobody is let in
+        except Exception:  # after an unexpected error here, the request is refused
             log.exception("%s: a request %d from %s cannot be checked and is refused", self._name, command.code, conn.peer)
             refusal = REFUSED
         if refusal:
@@ -223,7 +223,7 @@ class SecurityGuard:
         self._login_log.event(host, "login_refused", server=self._name, code=command.code, peer=conn.peer, user=user, reason=reason)
         penalty = self._limits.failed(host)
         if penalty is Penalty.DELAY:
-            # Of the request only what its answer needs is kept.
+            # Only what the answer needs is kept of the request.
             later = Command(command.code, opaque=command.opaque, flag=command.flag)
             asyncio.get_running_loop().call_later(DELAY_S, partial(self._answer_late, conn, later))
             return
@@ -261,7 +261,7 @@ class SecurityGuard:
         return ""
 
     def _verdict(self, account: _Account, host: str, context: Context) -> Verdict:
-        if len(context.name) > MAX_KEPT_NAME:  # of no resource: kept decisions would fill the memory
+        if len(context.name) > MAX_KEPT_NAME:  # no such resource: caching these decisions would fill the memory
             return account.policies.decide(context, source_address(host))
         key = (account.user.username, host, context)
         verdict = self._decisions.get(key)

@@ -37,7 +37,7 @@ _SUB_OR_GET = frozenset({Action.SUB, Action.GET})
 _SUB_OR_UPDATE = frozenset({Action.SUB, Action.UPDATE})
 _PUB_SUB_OR_GET = frozenset({Action.PUB, Action.SUB, Action.GET})
 
-# What a request needs, by its fields, its body and the name of the server's own cluster.
+# A rule: the contexts of a request, from its fields, its body and the name of the server's own cluster.
 Rule = Callable[[Command, str], list[Context]]
 # Whether the user of an admitted request may do something that shows only while it is handled.
 Allows = Callable[[ServerConnection, Command, Context], bool]

@@ -250,7 +250,7 @@ class UserStore:
         try:
             stamp = _stamp(self.path.stat())
         except OSError:
-            return False  # what was read last stays valid
+            return False  # the last content stays valid
         return stamp not in (self._stamp, self._failed)
 
     async def reload(self) -> None:

@@ -18,7 +18,7 @@ _W = TypeVar("_W", bound=str)
 # More digits than any option needs; Python refuses to parse thousands.
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _MEASURED = re.compile(r"([0-9]{1,100})\s*([a-z]*)", re.IGNORECASE)
-# Errors quote so many characters of a value.
+# The number of characters of a value that errors quote.
 _QUOTED = 200
 _BYTES = {unit + tail: 1 << 10 * i for i, unit in enumerate(("", "k", "m", "g", "t")) for tail in ("", "b", "ib")}
 _MS = {"": 1, "ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

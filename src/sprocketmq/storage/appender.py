@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _UNUSUAL = SYSFLAG_INNER_BATCH | SYSFLAG_TRANSACTION_MASK
 # Length byte and name of the longest topic of a v1 record.
 _MAX_V1_TOPIC_FIELD = 128
-# A segment keeps room for a BLANK behind its last record.
+# A segment keeps room for a BLANK after its last record.
 _BLANK_BYTES = BLANK.size
 _HOSTS_V4_BYTES = 2 * HOST_V4_BYTES
 _pack_short = INT16.pack
@@ -75,7 +75,7 @@ class Appender:
         self._last_ms = last_ms
         self.committed = (log.committed_end, last_log_offset, last_ms)
         if self._holds_back and log.flushed_end < log.committed_end:
-            log.flush()  # readers are about to see what a killed broker had not flushed
+            log.flush()  # readers are about to see records that a killed broker had not flushed
         self._published_end = log.committed_end
 
     @property
@@ -481,7 +481,7 @@ class Appender:
         """Record that the log of a replica was cut at ``end``, and its queues."""
         kept = deque(waiting for waiting in self._unpublished if waiting[0] <= end)
         for queue in {id(queue): queue for log_offset, queue, _ in self._unpublished if log_offset > end}.values():
-            if queue.committed > queue.visible:  # the cut is inside a commit, and some of it stays
+            if queue.committed > queue.visible:  # the cut is inside a commit, a part of which remains
                 kept.append((end, queue, queue.committed))
         self._unpublished = kept
         self._published_end = min(self._published_end, end)

@@ -146,7 +146,7 @@ class RealFile:
         written = _pwrite(self._fd, data, offset)
         if written != len(data):
             view = memoryview(data)
-            while written < len(view):  # interrupted by a signal or a full disk; the next call tells which
+            while written < len(view):  # interrupted by a signal or a full disk; the next call shows which
                 written += _progress(os.pwrite(self._fd, view[written:], offset + written))
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> None:
@@ -176,13 +176,13 @@ class RealFile:
         except BlockingIOError:
             return False
         except OSError:
-            return True  # not every file system can tell
+            return True  # not every file system supports this
         return True
 
     def map(self, length: int) -> memoryview:
         if self._fd < 0:  # mmap would return an anonymous mapping
             raise OSError(errno.EBADF, "the file is closed", self.path)
-        # The view keeps the mapping alive, so nobody has to close it while a socket still sends buffers of it.
+        # The view keeps the mapping alive, so it need not be closed while a socket still sends buffers of it.
         return memoryview(mmap.mmap(self._fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
     def data_after(self, offset: int) -> int | None:
@@ -384,7 +384,7 @@ def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
     function = getattr(ctypes.CDLL(None), "mincore", None)
     if function is None:
         return None
-    # Py_buffer begins with the address; the rest is for the interpreter.
+    # Py_buffer begins with the address; only the interpreter needs the rest.
     description = (ctypes.c_void_p * 16)()
     get_buffer, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
 

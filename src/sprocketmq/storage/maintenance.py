@@ -133,7 +133,7 @@ class Maintenance:
         except OSError as e:
             if e.errno not in NO_ROOM:
                 raise
-            expired.clear()  # the next deletion drops them
+            expired.clear()  # the next deletion removes them
 
     def _note_expired(self) -> None:
         """Save a snapshot without expired units: if their files went first, the next start would read the whole log."""
@@ -186,7 +186,7 @@ class Maintenance:
             if not thorough and not behind:
                 return flushed
             try:
-                # Units and keys of records behind ``end`` may be included; recovery derives them again, with the same result.
+                # Units and keys of records after ``end`` may be included; recovery derives them again, with the same result.
                 states = self._table.sync()
                 index = self._index.sync() if self._index is not None else b""
                 # The log must be on disk before a snapshot or checkpoint refers to it, and expired files must be gone.

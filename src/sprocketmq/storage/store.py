@@ -168,14 +168,14 @@ class MessageStore:
             file.fdatasync()
         except OSError as e:
             if e.errno not in NO_ROOM:
-                raise  # else the marker exists, empty
+                raise  # otherwise the marker exists, but is empty
         finally:
             file.close()
 
     def _sync_names(self) -> None:
         """Sync the names of the marker and the directories: a synced file in a directory that is lost is lost as well."""
         self._fs.fsync_dir(self._root)
-        with contextlib.suppress(PermissionError):  # a parent that we may not open was not created by us
+        with contextlib.suppress(PermissionError):  # a parent that cannot be opened was not created here
             self._fs.fsync_dir(str(self.config.root.parent))
 
     # --- replication ---

@@ -77,7 +77,7 @@ class StoreRecovery:
         if not (report.clean and snapshot is base and log.ends_in_last_segment(end) and not report.records):
             report.cut_bytes = log.end_at(end, cut=not report.clean, quarantine=f"{self._root}/damaged")
         else:
-            log.start_at(end)  # the last stop was clean, so nothing is behind its end
+            log.start_at(end)  # the last stop was clean, so nothing follows its end
         if report.rebuilt or not report.clean:
             table.settle()
             table.forget_leftovers()
@@ -153,7 +153,7 @@ class StoreRecovery:
         if snapshot is None:
             return "there is no queue snapshot" if log.segments else ""
         if snapshot.log_offset < log.min_offset:
-            self._table.take_deletions(snapshot)  # nothing else records the topics deleted since
+            self._table.take_deletions(snapshot)  # no other file records the topics deleted since
             return "the queue snapshot is older than this commit log"
         log_offset, size, crc = snapshot.last_record
         if size:

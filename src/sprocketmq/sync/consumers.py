@@ -81,7 +81,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         self._busy: set[int] = set()
         # The close that a handler has asked for.
         self._closing: Future[None] | None = None
-        # Knows the client, not this face: in a reference cycle a dropped consumer would not be closed at once.
+        # Refers to the client, not to this object: in a reference cycle a dropped consumer would not be closed at once.
         self._acks: Inbox[ReceivedBatch] = Inbox(functools.partial(_acknowledge_all, self._client))
 
     commit: Final = blocking(client.PushConsumer.commit)

@@ -51,7 +51,7 @@ class _SharedThread:
         thread.stop()
 
     def forked(self) -> None:
-        self._lock = threading.Lock()  # the thread that held it exists in the parent only
+        self._lock = threading.Lock()  # the thread that held it exists only in the parent
         self._users = 0
         self.thread = None
 
@@ -213,7 +213,7 @@ def blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> 
         self._open_thread()
         return self._call(functools.partial(method, self._client, *args, **kwargs))
 
-    call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # which awaits
+    call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # the wrapped function is awaited
     return call
 
 

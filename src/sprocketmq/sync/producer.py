@@ -54,7 +54,7 @@ class Producer(Face[client.Producer]):
         super().__init__(producer)
         self._held = _Held()
         self._max_messages, self._max_bytes = self._client.max_in_flight, self._client.max_in_flight_bytes
-        # Knows the client, not this face: in a reference cycle a dropped producer would not be closed at once.
+        # Refers to the client, not to this object: in a reference cycle a dropped producer would not be closed at once.
         self._calls: Inbox[_Call] = Inbox(functools.partial(_send_all, self._client, self._held))
         self._client.watch_room(self._held.give_back)
         self._has_hooks = self._client.has_hooks
@@ -152,7 +152,7 @@ class Producer(Face[client.Producer]):
         return self._client.batching_stats
 
 
-# A message, who gets its outcome, and its timeout: how a thread hands a send to the loop.
+# A message, the receiver of its outcome, and its timeout: the form in which a thread hands a send to the loop.
 _Call = tuple[Message, Waiter, float | None]
 
 

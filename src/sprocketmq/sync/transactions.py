@@ -100,7 +100,7 @@ class TransactionProducer(Producer):
             nonlocal taken
             taken -= 1
             if not call.cancelled():
-                call.exception()  # nobody waits any more for one that took too long
+                call.exception()  # a call that took too long has no waiter any more
 
         self._pool = pool
         self._transactions = client.TransactionProducer(group, in_thread, check_timeout_s=check_timeout_s, **options)

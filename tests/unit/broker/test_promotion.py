@@ -229,7 +229,7 @@ async def test_an_epoch_that_is_not_higher_changes_nothing(pair, connect, said):
     assert line.endswith(f' reason="{refused.remark}"')
     refused = await promote(at_master, slave, 1)
     assert refused.code == 1
-    assert (await promote(at_master, master, 1)).code == 0  # asked for again
+    assert (await promote(at_master, master, 1)).code == 0  # a repeated request
     assert not master.role.is_slave
     assert slave.role.is_slave
 

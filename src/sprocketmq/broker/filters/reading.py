@@ -9,14 +9,14 @@ from sprocketmq.protocol.properties import decode_properties
 from sprocketmq.protocol.records import Record
 from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadStatus
 
-# What one read may cost, in the unit of ``ReadResult.work``: about a millisecond. A message costs a part for its properties, and a part
+# What one read may cost, in the unit of ``ReadResult.work``: about a millisecond. A message costs something for its properties, and for
 # for each word of the expression.
 READ_WORK = 12_000
 _MESSAGE_WORK = 40
 _WORD_WORK = 2
 _MIN_MESSAGES = 16
 _MAX_BYTES = 4 << 20
-# More pieces than this are joined: sending many small ones costs more than copying.
+# Above this number, pieces are joined: sending many small ones costs more than copying.
 _MAX_PIECES = 64
 
 

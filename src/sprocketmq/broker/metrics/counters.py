@@ -63,7 +63,7 @@ class Histogram:
     def add_all(self, values: Sequence[float]) -> None:
         """Count ``values``, of which there is at least one."""
         first = values[0]
-        if values.count(first) == len(values):  # mostly: those who send together send messages of a size
+        if values.count(first) == len(values):  # usual: messages sent together have the same size
             self.add(first, len(values))
             return
         self.total += sum(values)

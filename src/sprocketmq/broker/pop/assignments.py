@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BROADCASTING = "BROADCASTING"
 # The queue id that stands for all queues of a broker.
 ALL_QUEUES = -1
-# Questions that wait for a nameserver at a time; members ask again every 20 s.
+# Requests that may wait for a nameserver at a time; members ask again every 20 s.
 MAX_ASKING = 1_000
 
 _STRATEGIES = {"AVG": average, "AVG_BY_CIRCLE": circle}

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 JOURNAL = "config/pop.journal"
 MAX_COUNT = 32
-# A pop whose time was over for so long when it arrived is not begun any more, as in the reference.
+# A pop that arrives this long after its deadline is not started, as in the reference.
 LATE_MS = 500
 MAX_POLL_MS = 120_000
 # Bytes of an answer that its client has not read; see ``pull.MAX_UNREAD_BYTES``.
@@ -48,7 +48,7 @@ def _parse_expression(topic: str, expression: str) -> frozenset[int] | None:
     return tag_filter(build_subscription(topic, expression, 0))
 
 
-# A pop with as much is answered at once, and not with the others of this turn: the client reads it while they are taken.
+# A pop with this much is answered at once, not with the others of this turn: the client reads it meanwhile.
 EARLY_BYTES = 16 << 10
 
 

@@ -58,7 +58,7 @@ class Journal:
         self._file: File | None = None
         self._size = 0
         self._rewrite_at = REWRITE_BYTES
-        # A write has failed: what follows may only stand in a new file.
+        # A write has failed: later changes must go to a new file.
         self._torn = False
         self._pending: list[bytes] = []
         self._answers: list[Callable[[OSError | SprocketError | None], None]] = []

@@ -16,11 +16,11 @@ from sprocketmq.clock import Clock
 from sprocketmq.errors import LocalProtocolError
 from sprocketmq.storage.store import MessageStore, ReadStatus
 
-# Reads of one queue for one pop: each may meet messages with other tags only, or a gap.
+# Reads of one queue for one pop: each may find only messages with other tags, or a gap.
 MAX_READS = 8
 ORDERLY = 999
 FROM_FIRST = 0
-# What is taken from a queue: new messages, and those that have become visible again.
+# The kinds of messages taken from a queue: new ones, and those that have become visible again.
 _NEW, _AGAIN = 1, 2
 _BOTH = _NEW | _AGAIN
 
@@ -99,7 +99,7 @@ class Popping:
             queue.end_at(self._store.max_offset(topic, queue_id))
             queue.committed = queue.floor
             committed = self._offsets.get(group, topic, queue_id)
-            # After a kill the table may be some seconds old; any other offset in it is somebody's decision.
+            # After a kill the table may be some seconds old; any other offset in it was set by a client or an administrator.
             if committed is None or (not clean and committed < queue.floor):
                 self._offsets.commit(group, topic, queue_id, queue.floor)
 
@@ -164,7 +164,7 @@ class Popping:
         committed = self._offsets.get(group, topic, queue_id)
         if queue is not None and committed == queue.committed and key not in self._offsets.resets:
             return queue
-        # A new one; or an administrator has moved or deleted the group: what it had been given counts no more.
+        # A new group; or an administrator has moved or deleted it, so that what it had received no longer counts.
         start = self._first_offset(topic, queue_id, init_mode) if committed is None else committed
         queue = PopQueue(start)
         self._put(key, queue)
@@ -261,7 +261,7 @@ class Popping:
             handle = f"{offset} {flight.popped_ms} {waiter.invisible_ms} 0 0 {self._broker_name} {key[2]} {offset}"
             try:
                 again: memoryview | bytes = delivered_again(record, handle, flight.first_ms, flight.times)
-            except LocalProtocolError:  # its properties are as long as they may be: the answer's own place tells the rest
+            except LocalProtocolError:  # its properties have no room for more: the answer's own fields carry the rest
                 flight.popped_ms, again = now, record
             self._journal.append(["again", *key, offset, flight.popped_ms, visible, flight.times])
             found.add(offset, again)
@@ -283,7 +283,7 @@ class Popping:
             if result.status is not _FOUND:
                 if result.next_offset == start:
                     break
-                queue.next = result.next_offset  # other tags only, or messages that have expired
+                queue.next = result.next_offset  # only other tags, or expired messages
                 continue
             queue.next = result.next_offset
             if everything and result.count == result.next_offset - start:
@@ -346,7 +346,7 @@ class Popping:
             queue = self.find(group, topic, queue_id)
             committed = self._offsets.get(group, topic, queue_id)
             if queue is None or committed != queue.committed:
-                # A look begins nothing: the group's first pop says where.
+                # A peek does not start the group: its first pop decides where it starts.
                 queue = PopQueue(self._first_offset(topic, queue_id, waiter.init_mode) if committed is None else committed)
             due = queue.next_due_ms
             if waiter.order and queue.blocks(now):

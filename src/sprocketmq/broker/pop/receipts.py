@@ -23,7 +23,7 @@ MAX_INVISIBLE_MS = 7 * 24 * 3600 * 1000
 _HANDLE = re.compile(r"-?\d{1,19} (\d{1,19}) \d{1,19} (\d{1,9}) \d \S+ (\d{1,9}) \d{1,19}(?: \d{1,19})? ?", re.ASCII)
 
 
-# How many messages of which groups an acknowledgement held for.
+# The number of acknowledged messages by group.
 _Done = Sequence[tuple[GroupCounters, int]]
 
 

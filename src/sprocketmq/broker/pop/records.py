@@ -11,7 +11,7 @@ from sprocketmq.protocol.properties import FIRST_POP_TIME, POP_CK, encode_proper
 from sprocketmq.protocol.records import Record, encode_record
 
 _unpack_head = RECORD_LAYOUT.part("size", "queue_offset", "sys_flag").unpack_from
-# Batches that are kept taken apart, and their bytes; one that is longer is kept alone.
+# Limits of the decoded batches that are kept: their number and bytes; a larger one is kept alone.
 _MAX_KEPT = 64
 _MAX_KEPT_BYTES = 8 << 20
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-# Messages of one queue that one group may have and not have acknowledged; no more are popped from it until some are.
+# Unacknowledged messages of one queue that a group may have; no more are popped from the queue until some are acknowledged.
 MAX_IN_FLIGHT = 10_000
-# What is done leaves entries behind, which are dropped when they outnumber the others by this.
+# Done messages leave entries, which are dropped when they outnumber the others by this.
 _SLACK = 1_024
 
 
@@ -80,7 +80,7 @@ class PopQueue:
         due = self._due
         while due:
             visible_ms, offsets = due[0]
-            while offsets:  # from the last on: those that are done are not looked at again
+            while offsets:  # from the last one found: done messages are not checked again
                 flight = self.flights.get(offsets[-1])
                 if flight is not None and flight.visible_ms == visible_ms and offsets[-1] not in self._early:
                     return visible_ms
@@ -100,7 +100,7 @@ class PopQueue:
             heappop(ready)
         return None
 
-    # --- giving ---
+    # --- delivering ---
 
     def give(self, offsets: Iterable[int], popped_ms: int, visible_ms: int) -> None:
         """Record messages that are delivered for the first time, in the order of their offsets."""

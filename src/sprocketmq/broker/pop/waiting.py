@@ -70,7 +70,7 @@ class PopWaiter:
         self.attempt_id = attempt_id
         self.notifies = notifies
         self.deadline = 0.0
-        self.since = 0.0  # when its handling began, once it waits
+        self.since = 0.0  # when its handling began; set once it waits
 
     @property
     def kind(self) -> tuple[object, ...]:

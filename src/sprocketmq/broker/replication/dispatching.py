@@ -10,9 +10,9 @@ from sprocketmq.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
-# A step takes a few milliseconds. What has piled up makes steps larger, so that they keep pace with reads, which bring up to 4 MiB each.
+# A step takes a few milliseconds. A backlog makes steps larger, so that they keep pace with reads, which bring up to 4 MiB each.
 STEP_BYTES = 1 << 20
-# Less than a step waits for more for a moment: for single messages, a step costs as much as receiving and writing them.
+# Less than a full step waits briefly for more: for single messages, a step costs as much as receiving and writing them.
 GATHER_S = 0.002
 MAX_STEP_BYTES = 8 << 20
 _PILED_UP_STEPS = 16
@@ -41,7 +41,7 @@ class Arrivals:
     """The arrival times of bytes that queues or key index lack, as a small number of marks however long the bytes wait."""
 
     def __init__(self) -> None:
-        # Oldest first: up to which log offset bytes arrived, and when the first of them did.
+        # Oldest first: the log offset up to which bytes arrived, and the arrival time of the first of them.
         self._marks: deque[tuple[int, float]] = deque()
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Dispatching:
         try:
             more = replica.dispatch(budget)
         except Exception:
-            # The log is complete all the same; a disk without room for a queue file is asked again.
+            # The log is complete nevertheless; a disk without room for a queue file is tried again.
             if not self._failing:
                 log.exception("%s: queues and index stay behind the log at %d, again every %g s", self._name, begin, RETRY_S)
             self._failing = True
@@ -150,7 +150,7 @@ class Dispatching:
                 self._dispatched()
             if more:
                 self.soon()
-            elif replica.dispatched_end < replica.end:  # behind a damaged record the master may never send more
+            elif replica.dispatched_end < replica.end:  # after a damaged record the master may never send more
                 self._again = asyncio.get_running_loop().call_later(RETRY_S, self._step)
         self._arrivals.derived(replica.derived_end, replica.end)
         self._stepped()

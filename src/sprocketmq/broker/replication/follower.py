@@ -60,12 +60,12 @@ HANDSHAKE_TIMEOUT_S = 10.0
 PAUSES_S = (0.2, 5.0)
 REFUSED_PAUSES_S = (5.0, 60.0)
 DISK_PAUSES_S = (1.0, 10.0)
-# A connection that lasted so long was a good one: the next pause is the first again.
+# A connection that lasted this long resets the pause to the first one.
 SOUND_S = 5.0
 # With more log than this to dispatch, half a second's worth, nothing is read until half of it is: queues stay near the log.
 MAX_BACKLOG_BYTES = 128 << 20
 _HA_PORT = "master's HA port"
-# A sweep that comes later than this was kept from running: bytes of the master wait in the socket.
+# A sweep that runs later than this was blocked: bytes of the master may wait in the socket.
 _LATE_S = 1.0
 
 
@@ -145,7 +145,7 @@ class Follower:
         self._followed_since: float | None = None
         self._buffer = bytearray(RECEIVE_BYTES)
         self._link: MasterLink | None = None
-        # What the first report of the connection said; None before it. Where the master's next byte goes.
+        # The first report of the connection, None before it; and the log offset of the master's next byte.
         self._begun: Start | None = None
         self._position = 0
         self._master: MasterLog | None = None
@@ -186,7 +186,7 @@ class Follower:
         if self._link is not None:
             self._link.fail(ConnectionLost(self.master_address, reason))
 
-    # --- what it tells ---
+    # --- state ---
 
     @property
     def master_end(self) -> int:
@@ -235,7 +235,7 @@ class Follower:
             self._noted = once or reason
             event(log, level, "master_not_followed", server=self._name, master=self.master_address or None, reason=reason)
 
-    # --- one connection after the other ---
+    # --- connections ---
 
     async def _follow(self) -> None:
         while True:
@@ -267,7 +267,7 @@ class Follower:
             return DISK_PAUSES_S
         except SprocketError as e:
             state = FollowerState.REFUSED if isinstance(e, SecretMismatch) else FollowerState.CONNECTING
-            # A master that was followed may just have been stopped, and this broker be next. If not, connecting again fails soon.
+            # A master that was followed may just have been stopped, and this broker may be next. If not, reconnecting fails soon.
             followed = isinstance(e, ConnectionLost) and self._followed_since is not None
             self._note(state, str(e), logging.INFO if followed else logging.WARNING)
             return PAUSES_S
@@ -280,7 +280,7 @@ class Follower:
             await asyncio.wait((link.ready,), timeout=HANDSHAKE_TIMEOUT_S)
             if not link.ready.done():
                 raise SecretMismatch("the master does not ask for the shared secret: give it the same ha_secret or inner_credentials")
-            # Asked only now: what follows on this connection is of no later epoch, as a master begins one only while it has no slaves.
+            # Asked only now: what follows on this connection has no later epoch, as a master begins one only while it has no slaves.
             self._master = await self._ask(master.address) if master.address else None
             if link.closed:
                 raise self._lost(link)

@@ -41,7 +41,7 @@ FIRST_REPORT_S = 10.0
 SILENCE_S = 1.0
 # How much may be unsent in a slave's transport before the log is read no further for it.
 MAX_UNSENT_BYTES = 4 << 20
-# For a slave that is behind, the system is told to read so far ahead: a page that is not in memory would stop the loop.
+# Read-ahead for a slave that is behind: a page that is not in memory would block the loop.
 READ_AHEAD_BYTES = 4 << 20
 # Smaller pieces are joined with their head; larger ones are sent as views of the log.
 _JOINED_BYTES = 16 << 10
@@ -174,7 +174,7 @@ class ReplicationMaster:
         if listener is not None:
             await listener.wait_closed()
 
-    # --- what is sent ---
+    # --- sending to slaves ---
 
     def wrote(self) -> None:
         """Record that the log may have grown; slaves are sent the rest once, however many commits there are until then."""
@@ -199,7 +199,7 @@ class ReplicationMaster:
     def _sweep(self) -> None:
         now = self.clock.monotonic()
         self.peer_log.sweep()
-        # After a pause of this process bytes of the slaves wait in the sockets: silence is measured again from now on.
+        # After a pause of this process, bytes of the slaves wait in the sockets: silence is measured again from now on.
         was_paused = now - self._swept > self._sweep_s + _PAUSED_S
         self._swept = now
         for link in (*self.links, *self.newcomers):
@@ -209,7 +209,7 @@ class ReplicationMaster:
     def _sweep_s(self) -> float:
         return min(self.heartbeat_s, self.housekeeping_s, 4.0) / 4
 
-    # --- what slaves have ---
+    # --- acknowledgements ---
 
     def replicated(self, count: int) -> int:
         """Return the log offset up to which at least ``count`` slaves have acknowledged the log, 0 with fewer slaves."""
@@ -332,7 +332,8 @@ class SlaveLink(asyncio.Protocol):
         self.send()
 
     def eof_received(self) -> bool:
-        # The transport closes, with TLS only when the slave has taken what is encrypted already: nothing more can be written until then.
+        # The transport is closing; with TLS it does so only when the slave has read what is encrypted already. Nothing can be written until
+        # then.
         self._eof = True
         return False
 
@@ -431,7 +432,7 @@ class SlaveLink(asyncio.Protocol):
             now - self._written >= master.heartbeat_s
             and self._transport is not None
             and not self._eof
-            and self.progress.sent >= master.store.commitlog_max_offset  # a heartbeat tells that the log ends there
+            and self.progress.sent >= master.store.commitlog_max_offset  # a heartbeat reports the end of the log
         ):
             self._written = now
             self._transport.write(encode_transfer_head(self.progress.sent, 0))

@@ -61,7 +61,7 @@ class MasterLink(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         buffer = self._reader.get_buffer()
-        # During the handshake no more is read than belongs to it: what follows is for the reader.
+        # During the handshake only its own bytes are read: what follows is for the reader.
         return buffer if self._handshake is None else buffer[: self._wanted - len(self._greeting)]
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -44,10 +44,10 @@ from sprocketmq.protocol.command import Command
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-# Of a master that sends whole tables each time.
+# Interval for a master that sends whole tables each time.
 FULL_INTERVAL_S = 3.0
 TIMEOUT_S = 3.0
-# Offsets that are handed over at a time.
+# Offsets handed over per request.
 MAX_UNDER_WAY = 64
 
 
@@ -97,7 +97,7 @@ class MetadataSync:
         self._boot = ""
         self._compares = True
         self._problem = ""
-        # Progress that refers to log which is not here yet: its end, and what both files are to hold.
+        # Progress that refers to log which is not here yet: the end of that log, and the content for both files.
         self._awaited: tuple[int, dict[str, Any], dict[str, Any]] | None = None
         self.synced = 0
 
@@ -241,7 +241,7 @@ class MetadataSync:
     async def _copy_progress(self, conn: Connection) -> None:
         self.take_progress()
         if self._awaited is not None:
-            return  # the newest would be even further away
+            return  # newer progress would refer to even later log
         body = await self._changed(conn, RequestCode.GET_ALL_DELAY_OFFSET, self._progress.saved_version, **{WITH_TIMERS: "true"})
         if body is None:
             return

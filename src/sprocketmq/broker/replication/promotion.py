@@ -151,7 +151,7 @@ class Promotion:
             raise RoleRefused(f"broker {self._broker_name} does not replicate: give it ha_port, or the role SLAVE")
         is_master_asked = bool(master_address) and master_address == self._address()
         if epoch == known and is_master_asked != role.is_slave:
-            return  # asked for again
+            return  # a repeated request
         if epoch <= known:
             raise RoleRefused(f"epoch {epoch} is not higher than {known}, which broker {self._broker_name} knows: ask for a higher one")
         if is_master_asked:

@@ -20,10 +20,10 @@ from sprocketmq.storage.replica.epochs import Epoch, common_end
 
 # How much a slave compares before it follows; doubled each time the logs differ from the first record on.
 COMPARE_BYTES = 64 << 10
-# A slave that wants the whole log of a master whose log begins at 0 asks from here on, as 0 asks for the last file only. The byte at
+# A slave that wants the whole log of a master whose log begins at 0 asks from this offset, as 0 asks for the last file only. The byte at
 # 0 is known: the first of a record's size, and no record has 16 MiB.
 WHOLE_LOG = 1
-# Ends of the log that a master remembers with their times, to tell by how many milliseconds a slave is behind.
+# Ends of the log that a master remembers with their times, to compute a slave's lag in milliseconds.
 MAX_MARKS = 1024
 MARK_INTERVAL_S = 0.01
 
@@ -58,7 +58,7 @@ class SlaveProgress:
         """Take a later report; return whether it acknowledges more. Raises RemoteProtocolError for an impossible one."""
         if report > self.sent:
             raise RemoteProtocolError(f"the slave acknowledges log offset {report}, but was sent the log up to {self.sent} only")
-        if report < self.acked and report:  # the reference's slave reports 0 as long as its log is empty
+        if report < self.acked and report:  # the reference's slave reports 0 while its log is empty
             raise RemoteProtocolError(f"the slave acknowledges log offset {report} after {self.acked}: acknowledgements never go back")
         grew = report > self.acked
         self.acked = max(report, self.acked)
@@ -106,7 +106,7 @@ class Allowance:
     __slots__ = ("_at", "_left", "_per_second", "step")
 
     def __init__(self, per_second: int, now: float) -> None:
-        self.step = max(1, per_second // 10)  # as much as should be sent at once, so that pauses are short
+        self.step = max(1, per_second // 10)  # the amount to send at once, so that pauses are short
         self._per_second = per_second
         self._left = float(per_second)
         self._at = now

@@ -32,14 +32,14 @@ from sprocketmq.protocol.properties import (
 
 log = logging.getLogger(__name__)
 
-# How long a requester may take to take a reply, as in the reference.
+# Timeout for the delivery of a reply to its requester, as in the reference.
 PUSH_TIMEOUT_S = 10.0
-# Replies that requesters have not taken yet: of one requester, of all, and the bytes of all bodies. More are refused as SYSTEM_BUSY.
+# Limits of replies under way: for one requester, for all, and the bytes of all bodies. More are refused as SYSTEM_BUSY.
 MAX_PUSHES_OF_ONE = 1_000
 MAX_PUSHES = 10_000
 MAX_PUSHED_BYTES = 64 << 20
 
-# Outcomes as the metric names them.
+# The outcomes, as named by the metric.
 DELIVERED, REQUESTER_GONE, NOT_TAKEN, OVERLOADED, ILLEGAL = "delivered", "requester_gone", "not_taken", "overloaded", "illegal"
 
 
@@ -95,7 +95,7 @@ class ReplyHandlers:
         self._bytes += len(body)
         self._pushes[requester] += 1
         pushing = self._background.spawn(self._push(conn, command, requester, pairs[REPLY_TO_CLIENT], push, body, ext), "a reply")
-        pushing.add_done_callback(lambda _: self._ended(requester, len(body)))  # also of one that is cancelled before it began
+        pushing.add_done_callback(lambda _: self._ended(requester, len(body)))  # also for one that is cancelled before it began
 
     def _check(self, command: Command, header: SendHeader) -> None:
         topic = self._topics.get(header.topic)

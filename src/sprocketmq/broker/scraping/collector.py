@@ -15,7 +15,7 @@ from sprocketmq.events import event
 log = logging.getLogger(__name__)
 
 METRICS: tuple[Metric, ...] = (*TRAFFIC, *STATE, *OWN)
-# What the reference's exporter puts at the end of its pages.
+# The end of each page of the reference's exporter.
 _TARGET_INFO = "# TYPE target_info gauge\ntarget_info 1\n"
 
 

@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 MAX_CONNECTIONS = 16
 MAX_REQUEST_BYTES = 8 << 10
-# A request has to be there after this time, and a page has to be read: some of it all the time, and all of it after a minute.
+# Timeouts: for the request, for progress in reading the page, and for reading all of it.
 REQUEST_S = 5.0
 STALL_S = 5.0
 PAGE_S = 60.0
-# What may wait in a connection for its scraper.
+# Bytes that may wait in a connection for its scraper.
 _WRITE_BUFFER_BYTES = 128 << 10
 
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Request Header Fields Too Large"}
@@ -155,7 +155,7 @@ class _Scrape(asyncio.Protocol):
         started = False
         try:
             async for piece in self._endpoint.page():
-                if self._transport.is_closing():  # the scraper went while the piece was made
+                if self._transport.is_closing():  # the scraper disconnected while the piece was made
                     return
                 if not started:
                     started = True
@@ -170,7 +170,7 @@ class _Scrape(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - logged, within limits, as anybody who scrapes can cause it
             self._endpoint.peer_log.event(self._host, "metrics_failed", trace=True, server=self._endpoint.name, peer=self._peer)
             if started:
-                self.drop()  # what it has is no whole page
+                self.drop()  # it has received only a part of the page
             else:
                 self._refuse(500, "the page of metrics cannot be made: the broker's log says why")
 

@@ -96,7 +96,7 @@ class Lags:
         """Return when a message was stored, or the oldest one that is still there; None when that is not known."""
         try:
             return await self._read_time(topic, queue_id, max(offset, self._store.min_offset(topic, queue_id)))
-        except (SprocketError, OSError):  # a queue that cannot be read keeps nobody from the other figures
+        except (SprocketError, OSError):  # an unreadable queue must not hide the other figures
             return None
 
     async def _read_time(self, topic: str, queue_id: int, offset: int) -> int | None:

@@ -8,7 +8,7 @@ from sprocketmq.broker.replies.handlers import DELIVERED, ILLEGAL, NOT_TAKEN, OV
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.protocol.codes import ResponseCode
 
-# These are answers to a request that was done, or say how to go on. Any other code refuses one.
+# These codes answer a request that was done, or say how to continue. Any other code is a refusal.
 _NO_REFUSALS = {
     code.name.lower()
     for code in (

@@ -13,7 +13,7 @@ _STORE = ("storage_type", "storage_medium")
 _DISK = ("local", "disk")
 # Topics of one step: less than half a millisecond of work.
 _TOPICS_PER_STEP = 500
-# The status of what the journal of pops has; what could not be written there is answered with an error, and not counted.
+# The status of entries in the journal of pops; what could not be written there is answered with an error, and not counted.
 _NOTED = "PUT_OK"
 _INTERNAL = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -52,7 +52,7 @@ def _put(sources: Sources, field: str) -> Iterator[Row]:
             continue
         internal = topic.name.startswith(_INTERNAL)
         for kind, counters in list(topic.by_type.items()):
-            if not internal or kind == "delay":  # as in the reference: what clients and brokers put there themselves is counted nowhere
+            if not internal or kind == "delay":  # as in the reference, what clients and brokers store there is not counted
                 yield (topic.name, kind, truth(topic.is_system)), getattr(counters, field)
 
 

@@ -23,11 +23,11 @@ from sprocketmq.protocol.records import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-# Questions in one turn of the loop: a few milliseconds of work.
+# Checks sent in one turn of the loop: a few milliseconds of work.
 MAX_AT_ONCE = 64
 # Pause when a half message is not on the disk yet, or the disk refuses.
 AGAIN_S = 0.5
-# A producer that has not read this many bytes is not asked more.
+# A producer with this many unread bytes is sent no more checks.
 MAX_BACKLOG_BYTES = 1 << 20
 
 

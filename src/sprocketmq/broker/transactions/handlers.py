@@ -46,7 +46,7 @@ class TransactionHandlers:
         header = command.header(EndTransaction)
         refusal = _refusal(lambda: self._end(conn, command, header))
         if refusal is not None:
-            # Apache's clients send this one-way and never hear of a refusal.
+            # Apache's clients send this one-way and never see a refusal.
             group, reason = header.producer_group, refusal[1]
             self._peer_log.event(group, "transaction_end_refused", group=group, peer=conn.peer, reason=reason)
             conn.respond(command, refusal[0], remark=reason)
@@ -84,7 +84,7 @@ class TransactionHandlers:
         if service.open_halves.get(half.queue_offset, half.commitlog_offset) is None:
             if service.open_halves.outcome(half.commitlog_offset) is not outcome:
                 raise SendRefused(ResponseCode.SYSTEM_ERROR, _OTHER_DECISION)
-            conn.respond(command, ResponseCode.SUCCESS)  # told twice
+            conn.respond(command, ResponseCode.SUCCESS)  # a repeated outcome
             return
         if outcome is TransactionOutcome.COMMIT:
             service.commit(conn, command, half, waits=waits)

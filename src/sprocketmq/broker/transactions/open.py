@@ -8,9 +8,9 @@ from operator import itemgetter
 
 # About 250 bytes each.
 MAX_OPEN = 500_000
-# Outcomes that are remembered, the newest ones: a producer may tell one again.
+# The newest outcomes are remembered: a producer may repeat one.
 MAX_ENDED = 50_000
-# Marks whose offsets are remembered; more are thinned out, and the offset that is saved lies a little further back.
+# Marks whose offsets are remembered; more are thinned out, and the saved offset is then a little older.
 MAX_MARKS = 1_024
 
 

@@ -44,7 +44,7 @@ from sprocketmq.storage.store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# Units that are read at once at a start.
+# Units read at a time at a start.
 _STEP = 1024
 # How far back from the end of its queue a start looks for a committed message.
 _LOOK_BACK = 256
@@ -227,7 +227,7 @@ class TransactionService:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be written: {topic.unsupported}")
         queue_id %= topic.max_queue_id + 1  # the topic may have fewer queues by now
         level, due_ms, text = self._rules.delay_asked(encode_properties(pairs).decode())
-        self._staged.finish()  # what others have sent is not to fail with this
+        self._staged.finish()  # messages of other senders must not fail together with this one
         begin, tag = store.commitlog_staged_offset, tags_code(pairs.get(TAGS))
         born_host, store_host = half.raw_hosts
         more: dict[str, Any] = {

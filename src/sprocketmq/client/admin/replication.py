@@ -97,7 +97,7 @@ class ReplicationAdmin(GroupAdmin):
         address = state.address
         try:
             runtime = await self.broker_runtime(address)
-            # Apache's brokers tell their role among their settings only.
+            # Apache's brokers report their role only in their settings.
             role = runtime.get("brokerRole") or (await self._settings_of(address)).get("brokerRole", "")
         except (BrokerError, RetriableError) as e:
             return replace(state, problem=str(e))

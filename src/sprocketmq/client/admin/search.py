@@ -24,7 +24,7 @@ MAX_QUEUES_SEARCHED = 256
 REQUESTS_AT_ONCE = 8
 # Messages per pull: the first pull of a queue, and the most.
 FIRST_PULL, LARGEST_PULL = 16, 512
-# A pull of this size did not return all messages it asked for: pulls end at about 1 MiB.
+# A pull of this size returned fewer messages than it asked for: pulls end at about 1 MiB.
 LARGE_PULL_BYTES = 512 << 10
 
 Match = Callable[[ReceivedMessage], bool]
@@ -278,7 +278,7 @@ class _QueueReader:
             if result.status is not PullStatus.FOUND:
                 if result.status is not PullStatus.OFFSET_MOVED or ahead <= 0:
                     break
-                self.low = offset = start = min(result.next_offset, self.high)  # what was here is deleted already
+                self.low = offset = start = min(result.next_offset, self.high)  # these messages have been deleted
                 continue
             is_large = len(result.body) >= LARGE_PULL_BYTES
             if is_large and offset == start and 0 < ahead < (self.high - start) // 2 and not self._search.spent:

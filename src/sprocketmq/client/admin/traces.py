@@ -20,7 +20,7 @@ from sprocketmq.protocol.traces import (
     decode_traces,
 )
 
-# A message id is a key of trace messages, so it has none of what separates keys.
+# A message id is a key of trace messages, so it must not contain the separator of keys.
 MAX_ID_LENGTH = 1000
 
 

@@ -104,7 +104,7 @@ class GroupMember:
         self._resumed = resumed
         self._offsets = OffsetRequests(instance)
         self._unknown_topics: set[str] = set()
-        # The last problem of each topic, to log it once.
+        # The last problem of each topic, so that it is logged once.
         self._problems: dict[str, str] = {}
         self._has_peers = False
         self._compare_at = 0.0  # monotonic s

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[ReceivedBatch], Awaitable[Any] | Any]
 
-# Whose handler runs in this context.
+# The consumer whose handler runs in this context.
 _caller: ContextVar["Handlers | None"] = ContextVar("sprocketmq_handlers", default=None)
 
 
@@ -90,7 +90,7 @@ class Handlers:
                 if task is None or task.cancelling():
                     self._outcomes.give_back(batch)
                     raise
-                self._outcomes.failed(batch, e)  # not this worker was cancelled, but something that the handler awaited
+                self._outcomes.failed(batch, e)  # something that the handler awaited was cancelled, not this worker
             except BaseException:
                 self._outcomes.give_back(batch)
                 raise

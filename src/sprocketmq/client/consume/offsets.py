@@ -56,7 +56,7 @@ class OffsetRequests:
             return 0  # Apache's broker fails on a time search in a batch queue that never had a message
         offset = await self._search(queue, timestamp_ms)
         if offset >= end or offset != await self._search(queue, END_OF_TIME_MS):
-            return offset  # the end, or something is stored behind it
+            return offset  # the end of the queue, unless more has been stored meanwhile
         # A search for a time at or after the last batch's finds that batch, which may be older, or not the first of its millisecond.
         response, address = await self._ask(queue, RequestCode.GET_TOPIC_STATS_INFO, to_ext(TopicRequest(queue.topic)))
         if response.code != ResponseCode.SUCCESS:

@@ -232,7 +232,7 @@ class Polling:
             self._failure = error
         self._wake()
 
-    # --- steering ---
+    # --- positions and pauses ---
 
     def assigned(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
         """Return the process queues of ``queues`` (none: all). Raises ConfigError for one that is not assigned."""

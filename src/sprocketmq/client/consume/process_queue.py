@@ -63,7 +63,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, offset: int, limits: CacheLimits, on_ack: OnAck, *, serial: bool = False) -> None:
         self.queue: MessageQueue = queue
         self.next_offset: int = offset
-        # Where it was begun; -1 after a seek.
+        # The offset at which pulling began; -1 after a seek.
         self.began_at: int = offset
         # The commit offset that a broker has, and its address if it was committed here: the master needs what a slave took for it.
         self.persisted: int = offset
@@ -195,7 +195,7 @@ class ProcessQueue:
         self.held_messages = 0
         self.held_bytes = 0
         self.next_offset = offset
-        self.began_at = -1  # commit the new offset whatever the broker has
+        self.began_at = -1  # commit the new offset regardless of the broker's
         self.persisted = -1
 
     @property

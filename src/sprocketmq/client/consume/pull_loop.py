@@ -392,7 +392,7 @@ class PullLoops:
                 if pq.broker_is_ours and loop.idle_since - pq.pulled_at >= loop.suspend_ms / 1000:
                     self._suspend(loop, min(2 * loop.suspend_ms, LONGEST_SUSPEND_MS))
                 await self._pause_unless_held(loop, result, address)
-            del response, result, messages  # or they would stay in memory until the next pull is answered
+            del response, result, messages  # otherwise they would stay in memory until the next pull is answered
 
     def _connect(self, loop: _Loop) -> Connection | None:
         """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` handles."""
@@ -405,7 +405,7 @@ class PullLoops:
 
     @staticmethod
     def _suspend(loop: _Loop, suspend_ms: int) -> None:
-        loop.suspend_ms, loop.flags = suspend_ms, -1  # the template is made again
+        loop.suspend_ms, loop.flags = suspend_ms, -1  # the template is rebuilt
 
     def _header(self, loop: _Loop, commit: int, broker_id: int) -> bytes:
         """Return the header of the next pull as JSON text."""

@@ -392,7 +392,7 @@ class PushConsumer(Client):
         self._instance.check()
         await self._member.commit_all()
 
-    # --- steering ---
+    # --- positions and pauses ---
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop pulling ``queues`` and handing out their messages; without arguments, those of the whole assignment.

@@ -45,7 +45,7 @@ class ReadyQueues:
             if clock.monotonic() >= self._yield_at:
                 await asyncio.sleep(0)
                 self._yield_at = clock.monotonic() + YIELD_S
-            # From here to the waiter nothing is awaited: a consumer that is closed meanwhile would not wake a waiter that comes after.
+            # Nothing is awaited from here to the waiter: a consumer closed in between would not wake a later waiter.
             if self.failure is not None:
                 raise self.failure
             if self._instance.state != OPEN:
@@ -59,11 +59,11 @@ class ReadyQueues:
                 await waiter
             except asyncio.CancelledError:
                 if not waiter.cancelled():
-                    self._wake_one()  # it was woken for a batch that it will not take
+                    self._wake_one()  # this waiter was woken for a batch that it will not take
                 raise
 
     def take_ready(self) -> ReceivedBatch | None:
-        """Return a batch that is ready now, None when there is none."""
+        """Return a batch that is ready now, or None."""
         while self._ready:
             pq = self._ready.popleft()
             batch = None if pq.dropped or not self._may_take(pq) else pq.take(self._batch_max, self._instance.clock.monotonic())
@@ -74,7 +74,7 @@ class ReadyQueues:
         return None
 
     def offer(self, pq: ProcessQueue) -> None:
-        """Record that ``pq`` has messages, once for each batch, so that queues take turns. A spare note finds nothing and is dropped."""
+        """Record that ``pq`` has messages, once for each batch, so that queues take turns. A surplus entry finds nothing and is dropped."""
         self._ready.append(pq)
         self._wake_one()
 

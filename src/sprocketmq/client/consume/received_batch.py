@@ -1,4 +1,4 @@
-"""A batch of messages as a handler gets it, with what the handler says about single messages."""
+"""A batch of messages for a handler, with the handler's verdicts on single messages."""
 
 from collections.abc import Callable
 from math import inf
@@ -11,7 +11,7 @@ MAX_DELAY_LEVEL = 18
 # Values of ``delay_level`` that are not levels.
 BROKER_DECIDES = 0
 DEAD_LETTER = -1
-# Did not fail itself, but follows a message of an ordered queue that did.
+# The message did not fail, but follows a failed one of an ordered queue.
 BEHIND = -2
 
 _DONE = -3

@@ -1,4 +1,4 @@
-"""AutoBatch (RIP-27): which messages travel together, and when. Pure: no event loop, no sockets; time comes from a clock.
+"""AutoBatch (RIP-27): which messages share a batch, and when it is sent. Pure: no event loop, no sockets; time comes from a clock.
 
 ::
 
@@ -25,7 +25,7 @@ from sprocketmq.protocol.names import RETRY_PREFIX
 
 
 class Added(Enum):
-    """What became of an added message."""
+    """The outcome of adding a message."""
 
     QUEUED = "in an open batch"
     WAKE = "in a batch, and the caller has to look at ``take``, ``next_due`` and ``eager``"
@@ -67,7 +67,7 @@ class Accumulator(Generic[_M]):
         self._plain_properties = encoder.plain_properties
         self._check = check
         self._queue_of_key = queue_of_key
-        # Of each queue that messages with ordering keys went to: the key of the batch that took the latest.
+        # For each queue of messages with ordering keys: the key of the batch with the latest one.
         self._keyed: dict[MessageQueue, BatchKey] = {}
         # Open batches in the order they were opened, which is the order they are due.
         self.open: dict[BatchKey, Batch[_M]] = {}
@@ -76,7 +76,7 @@ class Accumulator(Generic[_M]):
         self._latest = self._none
         self._eager: list[Batch[_M]] = []
         self._ready: deque[Batch[_M]] = deque()
-        # Bytes that have left and are not answered, of each key that has some.
+        # Sent and unanswered bytes by batch key.
         self._in_flight: dict[BatchKey, int] = {}
         self.held_bytes: int = 0
         self._batches = self._messages = self._direct = 0
@@ -84,7 +84,7 @@ class Accumulator(Generic[_M]):
         self._linger_s = self._longest_s = 0.0
 
     def add(self, message: Message, member: _M) -> Added:
-        """Take a message into a batch of its key, and ``member``, which waits for its outcome.
+        """Add a message to a batch of its key, and ``member``, which waits for its outcome.
 
         A batch that has no room for the message leaves first; one that would have no room for another like it leaves at once. When the
         message is not taken because it fits no batch, the open batch of its key leaves, so that the messages of a key are sent in order.
@@ -245,7 +245,7 @@ class Accumulator(Generic[_M]):
     def _is_idle(self, key: BatchKey, message: Message) -> bool:
         if key in self.open or key in self._in_flight:
             return False
-        size = BATCH_ENTRY_OVERHEAD + len(message.body)  # as ``lone`` counts it
+        size = BATCH_ENTRY_OVERHEAD + len(message.body)  # ``lone`` counts it like this
         return size <= self._max_bytes and self.held_bytes + size <= self._total
 
     def lone(self, message: Message) -> Batch[_M]:
@@ -258,7 +258,7 @@ class Accumulator(Generic[_M]):
         return batch
 
     def take(self) -> Batch[_M] | None:
-        """Return the next batch that is to be sent now, or None. Each must be given to ``done`` once."""
+        """Return the next batch to send now, or None. Each must be passed to ``done`` once."""
         return self._ready.popleft() if self._ready else None
 
     def next_due(self) -> float | None:
@@ -268,7 +268,7 @@ class Accumulator(Generic[_M]):
         return None
 
     def expire(self) -> None:
-        """Let every batch leave whose delay is over."""
+        """Make every batch ready whose delay has passed."""
         now = self._now()
         while (due := self.next_due()) is not None and due <= now:
             self._leave(next(iter(self.open.values())))
@@ -279,14 +279,14 @@ class Accumulator(Generic[_M]):
         return bool(self._eager)
 
     def end_turn(self) -> None:
-        """Let the batches leave whose key has nothing in flight (adaptive mode)."""
+        """Make the batches ready whose key has nothing in flight (adaptive mode)."""
         eager, self._eager = self._eager, []
         for batch in eager:
             if self.open.get(batch.key) is batch:
                 self._leave(batch)
 
     def flush(self) -> None:
-        """Let every open batch leave."""
+        """Make every open batch ready."""
         for batch in list(self.open.values()):
             self._leave(batch)
         self._eager.clear()
@@ -304,7 +304,7 @@ class Accumulator(Generic[_M]):
         if self._adaptive:
             waiting = self.open.get(key)
             if waiting is not None:
-                # At the end of the turn, as a task that was answered just now may send more.
+                # At the end of the turn, because a task that was just answered may send more.
                 self._eager.append(waiting)
 
     def stats(self) -> BatchingStats:

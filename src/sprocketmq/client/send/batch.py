@@ -14,7 +14,7 @@ _M = TypeVar("_M")
 
 
 class Batch(Generic[_M]):
-    """Messages of one key in the order they came: their encoded entries, and ``members``, what waits for the outcome of each."""
+    """Messages of one key in order of arrival: their encoded entries, and ``members``, the waiters for their outcomes."""
 
     __slots__ = (
         "bodies",
@@ -71,7 +71,7 @@ class Batch(Generic[_M]):
         """Return the batch body, with one id for each message; ``size`` bytes."""
         bodies, prefix, fronts = self.bodies, self.prefix, self.fronts
         count = len(bodies)
-        # Most ids of a batch begin alike: that part is joined to what stands before it.
+        # Most ids of a batch share a prefix, which is joined to the bytes before it.
         beginnings: list[bytes] = []
         ends: list[bytes] = []
         behind_front = prefix[PROPERTY_LENGTH_BYTES:] if fronts else prefix
@@ -109,7 +109,7 @@ class Batch(Generic[_M]):
         return flag, self.bodies[0], f"{text.decode()}{uniq_key}\x02"
 
     def clear(self) -> None:
-        """Forget the messages: the request has them now."""
+        """Drop the messages: the request has them now."""
         self.bodies.clear()
         self.fronts.clear()
         self.special.clear()

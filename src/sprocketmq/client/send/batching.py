@@ -10,7 +10,7 @@ MAX_BATCH_BYTES = 2 << 20
 MAX_DELAY_MS = 30_000
 # RIP-27's default.
 BATCH_BYTES = 32 * 1024
-# A larger batch saves both sides requests. While as much of its key is unanswered it delays nothing: the broker has work meanwhile.
+# A larger batch saves both sides requests. While this much of its key is unanswered it delays nothing: the broker has work meanwhile.
 BUSY_BATCH_BYTES = 256 * 1024
 
 
@@ -52,7 +52,7 @@ def _check(name: str, value: object, most: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchingStats:
-    """What AutoBatch has done since the producer was made.
+    """Counters of AutoBatch since the producer was created.
 
     ``batches`` have left with ``messages`` messages in all; ``direct`` messages were sent by themselves. ``histogram`` counts batches by
     size: the count at 8 is of batches of 8 to 15 messages; sizes that did not occur are left out. ``held_bytes`` are waiting or unanswered

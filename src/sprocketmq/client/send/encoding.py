@@ -31,7 +31,7 @@ _json = msgspec.json.encode
 
 # The table of checked tags is emptied when it has this many.
 _MAX_TAGS = 4096
-# The table of checked names of properties takes no more names then.
+# The table of checked property names holds at most this many.
 _MAX_NAMES = 4096
 
 # Properties that a message has a field for.
@@ -105,7 +105,7 @@ class MessageEncoder:
         else:
             text = f"WAIT\x01true\x02{head}{uniq_key}\x02"
         try:
-            # No text has more than four bytes a character.
+            # A character has at most four bytes.
             if len(text) * 4 > MAX_PROPERTIES_LENGTH and len(text.encode()) > MAX_PROPERTIES_LENGTH:
                 raise InvalidMessage(f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_LENGTH}", index=index)
         except UnicodeEncodeError as e:
@@ -141,7 +141,7 @@ class MessageEncoder:
             raise not_text(e, index) from None
         size = len(prefix) + self._id_length + 1
         if size > MAX_PROPERTIES_LENGTH:
-            return head  # too long to send; the caller raises
+            return head  # too long to send: the caller raises the error
         if len(self._heads) >= _MAX_TAGS:
             self._heads.clear()
             self._tails.clear()
@@ -220,7 +220,7 @@ class MessageEncoder:
             raise
 
     def common(self, tag: str | None) -> Common | None:
-        """Return what entries of messages with this tag and nothing else have in common; None for a tag not in the table."""
+        """Return the common part of entries of messages with this tag and nothing else; None for a tag not in the table."""
         known = self._tails.get(tag)
         return None if known is None else (known[1], BATCH_ENTRY_HEAD_BYTES + known[0])
 

@@ -1,4 +1,4 @@
-"""Requests that their caller has formed: batches given as lists of messages, and bodies that are encoded already.
+"""Explicit requests: batches given as lists of messages, and bodies that the caller has encoded.
 
 Each waits for its answer; it takes room as one message does.
 """
@@ -28,7 +28,7 @@ class ExplicitBatches:
         self._hooks = hooks
 
     def encode(self, messages: Iterable[Message]) -> tuple[Sequence[Message], list[EncodedBatch]]:
-        """Return the messages as the hooks want them sent, and encoded. Raises what ``MessageEncoder.batch`` raises, and NotAMessage."""
+        """Return the messages after the changes of hooks, and encoded. Raises what ``MessageEncoder.batch`` raises, and NotAMessage."""
         if isinstance(messages, Message | str | bytes | type) or not isinstance(messages, Iterable):
             raise NotAMessage(f"send_batch takes a list of messages, not {type(messages).__name__}: send takes a single Message")
         batch = messages if isinstance(messages, list | tuple) else list(messages)
@@ -81,7 +81,7 @@ class ExplicitBatches:
         timeout_s: float,
     ) -> SendResult:
         """Send one encoded request; see ``Producer.send_encoded``."""
-        if not isinstance(body, bytes | bytearray | memoryview):  # the connection would fail for everything that waits beside it
+        if not isinstance(body, bytes | bytearray | memoryview):  # an oversized frame would break the connection for everything else on it
             raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}")
         if queue is not None:
             check_queue(queue)
@@ -108,7 +108,7 @@ class ExplicitBatches:
         *,
         batch: bool,
     ) -> SendRequest:
-        """Return a request whose room the caller takes, and which keeps no order with others."""
+        """Return a request whose room the caller accounts for, without an order relative to others."""
         return SendRequest(topic, queue, body, properties, ids, timeout_s, self._outbox, count=0, batch=batch, in_order=False)
 
     def _take_room(self, size: int) -> None:

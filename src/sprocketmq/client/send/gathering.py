@@ -1,4 +1,4 @@
-"""Batches of AutoBatch on their way: from the accumulator, when they are full or due, to the outbox."""
+"""Moving AutoBatch's batches from the accumulator to the outbox when they are full or due."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from sprocketmq.clock import Clock
 
 
 class Gathering:
-    """Sends the batches of one accumulator, each in time. ``timeout_s`` begins when a batch leaves.
+    """Sends the batches of one accumulator when they are due. ``timeout_s`` begins when a batch leaves.
 
     ``with_messages``: the members of batches bring their messages along (``WithMessage``), for hooks.
     """
@@ -39,7 +39,7 @@ class Gathering:
         self._waking = self._turn_ending = self._due_set = False
 
     def wake(self) -> None:
-        """Send the batches that are ready, and see to it that the open ones leave in time."""
+        """Send the batches that are ready, and schedule the open ones."""
         if self._waking:  # a batch may fail while it is launched; the loop below goes on with the next
             return
         accumulator = self.accumulator
@@ -68,7 +68,7 @@ class Gathering:
         self.accumulator.done(batch)
 
     def told(self) -> None:
-        """Let what gathered meanwhile leave at the end of the turn: tasks that were answered now may send more in it (adaptive mode)."""
+        """Send what has gathered at the end of the turn: tasks that were just answered may send more in it (adaptive mode)."""
         if self.accumulator.eager:
             self._end_turn_soon()
 

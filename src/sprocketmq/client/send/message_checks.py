@@ -46,7 +46,7 @@ def not_text(error: UnicodeEncodeError, index: int | None) -> InvalidMessage:
 
 
 def check_member(first: Message, message: Message, index: int) -> None:
-    """Raise what keeps a message out of the batch that ``first`` begins, by the reference's rules in its order."""
+    """Raise why a message cannot join the batch that ``first`` begins, by the reference's rules in its order."""
     if not isinstance(message, Message):
         raise not_a_message(message, index)
     if message.delay_level or message.deliver_at_ms is not None:

@@ -1,4 +1,4 @@
-"""The one way of send requests to the brokers: the first try, further tries, and their end.
+"""The path of all send requests to the brokers: the first try, retries, and the outcome.
 
 ``launch`` writes a request at once when the route and the connection are there. Otherwise a background task gets them first: one task
 for each topic, which keeps the order of its requests, or one for a request that needs no order or is tried again.
@@ -52,11 +52,11 @@ _SINGLE, _BATCH = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_M
 
 
 class Outbox:
-    """Takes the requests of one producer to the brokers and gives their waiters the outcome, once.
+    """Sends the requests of one producer to the brokers and gives their waiters the outcome, once.
 
-    ``retries`` counts further tries after one that a broker refused for now or did not answer. A message that was stored, but not as safely
-    as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``. ``traces`` records what was
-    stored, after the waiters got their results.
+    ``retries`` counts further tries after one that a broker refused for now or did not answer. A message that was stored, but with less
+    durability as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``. ``traces`` records
+    what was stored, after the waiters got their results.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Outbox:
         self.loop = loop
         self._now = loop.time
 
-    # --- the way to a broker ---
+    # --- to a broker ---
 
     def launch(self, request: SendRequest) -> None:
         """Write a request now, or let a task do so when the route or the connection is not there yet. Its waiters get every error.
@@ -155,9 +155,9 @@ class Outbox:
             self.fail(request, e)
 
     async def write_oneway(self, request: SendRequest) -> None:
-        """Write a request that gets no answer; its listener and its waiter hear nothing.
+        """Write a request without an answer; its listener and its waiter are not called.
 
-        Raises what getting a route or a connection raises, and SendQueueFull when its broker takes nothing before its time is over.
+        Raises what getting a route or a connection raises, and SendQueueFull when its broker accepts nothing before its timeout.
         """
         deadline = request.deadline = self._now() + request.timeout_s
         queue = request.queue
@@ -237,7 +237,7 @@ class Outbox:
                 return self._publishers.add(await self._instance.publish_route(topic, budget_s=deadline - self.loop.time()))
             except NoMaster as e:
                 masterless = e
-            except NameserverUnavailable:  # perhaps only because little time was left for it
+            except NameserverUnavailable:  # perhaps only because little time was left
                 if masterless is None:
                     raise
             await self._wait_for_master(deadline, masterless)
@@ -281,7 +281,7 @@ class Outbox:
             while backlog:
                 if topic not in self._by_topic:
                     await self.open(topic, backlog[0].deadline - self.loop.time())
-                request = backlog[0]  # it stays in the backlog until it has left
+                request = backlog[0]  # it stays in the backlog until it is sent
                 error = None if request.done() else await self._connect_and_write(request, unreachable)
                 backlog.popleft()
                 if error is not None:
@@ -293,13 +293,13 @@ class Outbox:
             del self._backlogs[topic]
 
     def _worked_off(self, topic: str, backlog: "deque[SendRequest]") -> None:
-        """Fail what is left when the task was cancelled, perhaps before it ever ran."""
+        """Fail the remaining requests when the task was cancelled, perhaps before it ever ran."""
         if self._backlogs.get(topic) is backlog:
             del self._backlogs[topic]
         while backlog:
             self._interrupted(backlog.popleft())
 
-    # --- requests that wait alone ---
+    # --- requests with a task of their own ---
 
     def _carry_on(self, request: SendRequest, pause_s: float) -> None:
         task = self._instance.spawn(self._carry(request, pause_s), f"a send to {request.topic}")
@@ -333,10 +333,10 @@ class Outbox:
             error = RetriableError("the task that was to send the message was cancelled: the message is not sent")
         self.fail(request, error)
 
-    # --- how a try ends ---
+    # --- the end of a try ---
 
     def failed(self, request: SendRequest, outcome: SprocketError | Command) -> None:
-        """Take the end of a try that did not succeed: end the request, or try again in the background."""
+        """Handle a failed try: end the request, or try again in the background."""
         pause_s = self._after(request, outcome)
         if pause_s is not None:
             self._carry_on(request, pause_s)
@@ -402,14 +402,14 @@ class Outbox:
         return None
 
     def _forget_queue(self, target: Target) -> None:
-        """Have the next send look up the route of a topic, if the one that is known has a queue that the topic has not."""
+        """Make the next send look up the route of a topic whose known route has a queue that the topic does not have."""
         topic = target.publisher.topic
         publisher = self._by_topic.get(topic)
         if publisher is not None and MessageQueue(topic, target.broker_name, target.queue_id) in publisher.route.publish_queues:
             del self._by_topic[topic]
             self._instance.routes.pop(topic, None)
 
-    # --- how a request ends ---
+    # --- the end of a request ---
 
     def stored(self, request: SendRequest, response: Command) -> None:
         """End a request that a broker has stored; its waiters get their results."""
@@ -502,7 +502,7 @@ class Outbox:
     def _report_start(self, hooks: HookCalls, request: SendRequest) -> None:
         ids = request.ids
         count = 1 if type(ids) is str else len(ids)
-        if not ids and request.batch:  # encoded by the program, perhaps badly: nothing but the broker checks it
+        if not ids and request.batch:  # encoded by the program, perhaps incorrectly: only the broker checks it
             with suppress(SprocketError):
                 count = len(split_batch(request.body))
         request.observed = hooks.sending(
@@ -520,6 +520,6 @@ class Outbox:
         queue = None
         if target is not None:
             queue = MessageQueue(request.topic, target.broker_name, target.queue_id if receipt is None else receipt.queue_id)
-        # The try that succeeded is not among those that have failed.
+        # The successful try is not one of the failed ones.
         tries = request.tries + request.failed_connects + (1 if error is None else 0)
         hooks.sent(call, queue, target.address if target is not None else "", tries, receipt, error)

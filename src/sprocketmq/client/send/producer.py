@@ -1,4 +1,4 @@
-"""The producer: its options, checks and calls. ``outbox.py`` takes the messages to the brokers."""
+"""The producer: its options, checks and calls. ``outbox.py`` sends the messages to the brokers."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ class Producer(Client):
     With ``batching`` (or ``auto_batch=True``, which is ``Batching()``) ``send`` and ``submit`` gather messages into batches, and each still
     gets a result, or an error, of its own; see ``Batching`` for what travels together and when. Delayed messages, messages to retry topics
     and calls with a ``timeout_s`` of their own are sent by themselves; so are ``send_batch`` requests. The producer's ``timeout_s`` then
-    begins when the batch leaves. ``batching_stats`` tells what came of it. Messages with the same topic, tag and queue keep their order;
+    begins when the batch leaves. ``batching_stats`` has the counters. Messages with the same topic, tag and queue keep their order;
     messages of different tags to one queue may overtake each other, unless they have an ordering key.
 
     At most ``max_in_flight`` messages and ``max_in_flight_bytes`` bytes of bodies are not answered yet: beyond them ``submit`` raises, and
@@ -82,11 +82,11 @@ class Producer(Client):
     Messages to a topic that does not exist yet are sent by the template topic's route, and the broker creates it if it may.
 
     All methods may be used by any number of tasks of one event loop. Use ``async with``, or ``start`` and ``close``.
-    Raises ConfigError for arguments that cannot be.
+    Raises ConfigError for invalid arguments.
 
     ``credentials`` (Credentials, a function that returns them, or the path of a file) sign every request; ``tls`` (True or a TlsConfig)
     encrypts all connections; ``secure`` names a directory of ``sprocketmq secure init``, which has both. Without them the environment and
-    ``~/.config/sprocketmq`` are looked at (``sprocketmq.client.credentials`` has the order). ``tls=False`` turns TLS off.
+    ``~/.config/sprocketmq`` are used (``sprocketmq.client.credentials`` has the order). ``tls=False`` turns TLS off.
 
     ``hooks`` are objects whose methods are called for each message and request; see ``ClientHooks``. ``trace`` (True or a TraceConfig)
     writes a trace of each message that was stored, by a producer of its own; see ``TraceConfig`` for its limits.
@@ -198,7 +198,7 @@ class Producer(Client):
             self._prepare(self._instance.namesrv.local_ip)
 
     def _prepare(self, local_ip: str) -> None:
-        """Make what needs the event loop, or the address of this machine for message ids."""
+        """Create the parts that need the event loop, or the address of this machine for message ids."""
         self._loop = asyncio.get_running_loop()
         self._outbox.start(self._loop)
         ids = MessageIdFactory(local_ip, os.getpid(), self._clock)
@@ -291,7 +291,7 @@ class Producer(Client):
     def submit(
         self, message: Message, callback: OnSent | None = None, *, timeout_s: float | None = None
     ) -> "asyncio.Future[SendResult] | None":
-        """Send one message and return the future of its result at once; or have ``callback`` called, which costs less.
+        """Send one message and return the future of its result at once; or call ``callback`` with the result, which costs less.
 
         ``callback(result, error)`` is called as soon as the outcome is known, one of the two being None; what it raises is logged and
         affects no other message. Messages of one topic leave in the order of their calls, except those that are tried again; with batching
@@ -350,7 +350,7 @@ class Producer(Client):
         *,
         created: bool = False,
     ) -> SendRequest | None:
-        """Send one message whose outcome ``waiter`` gets, without looking for room: what ``send``, ``submit`` and ``sync.Producer`` share.
+        """Send one message without checking for room; ``waiter`` gets its outcome. Shared by ``send``, ``submit`` and ``sync.Producer``.
 
         ``added`` is what the accumulator returned if it was asked already; ``in_order`` as in ``SendRequest``; ``created``: hooks have seen
         the message (``created``). Returns the request, or None when the message is in a batch. Raises what ``submit`` raises, except
@@ -409,7 +409,7 @@ class Producer(Client):
         return self._hooks is not None
 
     def created(self, message: Message) -> Message:
-        """Return ``message`` as the hooks want it sent. For ``sync.Producer``, which calls this in the thread that sends."""
+        """Return ``message`` after the changes of hooks. For ``sync.Producer``, which calls this in the thread that sends."""
         return message if self._hooks is None else self._hooks.created(message)
 
     def _wake(self) -> None:
@@ -444,14 +444,14 @@ class Producer(Client):
         return await self._explicit.send(batch, encoded, timeout_s)
 
     async def send_oneway(self, message: Message, *, timeout_s: float | None = None) -> None:
-        """Hand one message to the connection to a broker and expect no answer: for what may be lost, such as samples and log lines.
+        """Write one message to the connection to a broker without waiting for an answer: for messages that may be lost, such as samples.
 
-        Nothing tells whether the message is stored: a broker that refuses it says nothing, what is on its way when a connection is lost is
-        gone, and nothing is tried again. The message has no id or offset to look for, is never gathered into a batch, and neither events
-        nor traces report it; ``stats().oneway`` counts it. Waits for a route, a connection, and while more than 1 MiB of earlier messages
-        wait to be written to the broker's socket, up to ``timeout_s`` (default: the producer's). ``flush`` and ``close`` wait until sockets
-        have taken what was sent. Raises what ``send`` raises before anything is sent; TopicNotFound, ConnectFailed and the like when there
-        is no way to a broker; and SendQueueFull when it took nothing for the whole time.
+        Whether the message is stored remains unknown: a broker that refuses it sends no answer, messages under way when a connection is
+        lost are lost, and nothing is retried. The message has no id or offset to look for, is never gathered into a batch, and neither
+        events nor traces report it; ``stats().oneway`` counts it. Waits for a route, a connection, and while more than 1 MiB of earlier
+        messages wait to be written to the broker's socket, up to ``timeout_s`` (default: the producer's). ``flush`` and ``close`` wait
+        until sockets have taken what was sent. Raises what ``send`` raises before anything is sent; TopicNotFound, ConnectFailed and the
+        like when there is no way to a broker; and SendQueueFull when it took nothing for the whole time.
         """
         timeout_s = self._checked_timeout(timeout_s)
         message = self.created(message)
@@ -480,7 +480,7 @@ class Producer(Client):
     ) -> SendResult:
         """Send one request that the caller has encoded, and return where it is stored, its first message in a batch.
 
-        ``body`` is a batch body (protocol/batch.py), or with ``batch`` false a message's; it may not change until the answer is there.
+        ``body`` is a batch body (protocol/batch.py), or with ``batch`` false a message's; it must not change until the answer arrives.
         ``properties`` is the property string of the request, with UNIQ_KEY. Nothing of either is checked, and nothing is compressed; the
         result has no ``msg_id``. Raises what ``send`` raises.
         """
@@ -495,7 +495,7 @@ class Producer(Client):
     async def recall(self, recall_handle: str, *, timeout_s: float | None = None) -> str:
         """Take back a message that waits for its ``deliver_at_ms``, by the ``recall_handle`` of its result; return the message's id.
 
-        May be repeated. When it returns, the message is not delivered, unless that had begun. Raises ConfigError for what is no handle;
+        May be repeated. When it returns, the message is not delivered, unless that had begun. Raises ConfigError for an invalid handle;
         BrokerError when the message is due already, or the broker recalls none (Apache's: ``recallMessageEnable``); TopicNotFound; a
         RetriableError when the broker cannot be reached; and MaybeStoredError when it does not answer.
         """
@@ -546,17 +546,17 @@ class Producer(Client):
         properties: Mapping[str, str] = NO_PROPERTIES,
         timeout_s: float | None = None,
     ) -> None:
-        """Reply to a message that a consumer got and whose sender waits in ``request``; returns when the reply has arrived there.
+        """Reply to a consumed message whose sender waits in ``request``; returns when the reply has arrived there.
 
         It travels through the broker to the requester's connection and is stored nowhere. Raises NotARequest when the sender waits for
-        none; RequesterGone when it has left or its time is over; InvalidMessage or MessageTooLarge for a reply that cannot be; a
+        none; RequesterGone when it has disconnected or its timeout has passed; InvalidMessage or MessageTooLarge for an invalid reply; a
         RetriableError when no broker could be reached; and MaybeStoredError when none answered in time.
         """
         timeout_s = self._checked_timeout(timeout_s)
         await self._requester.reply(request, body, tag=tag, keys=keys, properties=properties, timeout_s=timeout_s)
 
     def _checked_timeout(self, timeout_s: float | None) -> float:
-        """Return the time that a call may take. Raises when the producer cannot be used here, ConfigError for an impossible time."""
+        """Return the timeout of a call. Raises when the producer cannot be used here, ConfigError for an invalid timeout."""
         self._instance.check()
         if timeout_s is None:
             return self._timeout_s
@@ -566,12 +566,12 @@ class Producer(Client):
     # --- room ---
 
     async def flush(self) -> None:
-        """Send what is gathered and wait until nothing is in flight: every message so far is answered or has failed, and callbacks know."""
+        """Send what is gathered and wait until nothing is in flight: every message is answered or has failed, and callbacks were called."""
         self._instance.check()
         await self._flush()
 
     def _brokers_requests(self) -> Callable[[Connection, Command], None]:
-        """Return what takes the requests of brokers; it must not refer to this producer, which would not be collected when dropped."""
+        """Return the handler of brokers' requests; it must not refer to this producer, which could not be collected when dropped."""
         return self._waiting_requests.handle
 
     async def _flush(self) -> None:
@@ -597,7 +597,7 @@ class Producer(Client):
         check_timeout(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                while self._room.full:  # others that waited may have been quicker
+                while self._room.full:  # other waiters may have taken the room
                     await self._room.wait_for_half(self._flush_gathered)
                     self._instance.check()
         except TimeoutError:
@@ -605,11 +605,11 @@ class Producer(Client):
         self._instance.check()
 
     def refused(self, size: int) -> None:
-        """Have the next ``room`` wait until a body of ``size`` bytes fits. For ``sync.Producer``, in any thread."""
+        """Make the next ``room`` wait until a body of ``size`` bytes fits. For ``sync.Producer``, in any thread."""
         self._room.refused = size
 
     def watch_room(self, on_freed: Callable[[int, int], None]) -> None:
-        """Have ``on_freed(count, bytes)`` called for messages whose outcome is known, before their waiters get it."""
+        """Call ``on_freed(count, bytes)`` for messages whose outcome is known, before their waiters get it."""
         self._room.on_freed = on_freed
 
     @property

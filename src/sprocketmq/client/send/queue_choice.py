@@ -1,4 +1,4 @@
-"""Which queue a message goes to: the next of its topic, the one it names, or the one of its ordering key or priority."""
+"""The choice of a message's queue: the next of its topic, the one it names, or that of its ordering key or priority."""
 
 import contextlib
 import random
@@ -20,7 +20,7 @@ class PriorityQueue(MessageQueue, frozen=True, order=True, gc=False):
 
 
 class KeyedQueue(MessageQueue, frozen=True, order=True, gc=False):
-    """The queue of an ordering key, chosen when the route is known; ``broker_name`` and ``queue_id`` say nothing."""
+    """The queue of an ordering key, chosen when the route is known; ``broker_name`` and ``queue_id`` are unused."""
 
     key: str = ""
 
@@ -43,7 +43,7 @@ def lone_queue_of(message: Message) -> MessageQueue | None:
 
 
 class Target:
-    """One queue to send to, its broker's address, and the header prefixes of its requests; and whose queue it is."""
+    """One queue to send to: its broker's address, the header prefixes of its requests, and the publisher it belongs to."""
 
     __slots__ = ("address", "batch_prefix", "broker_name", "prefix", "publisher", "queue_id")
 
@@ -144,7 +144,7 @@ class Publishers:
     def on_route(self, route: Route) -> None:
         """Take over a route that is new or has changed; a topic without queues to write is forgotten.
 
-        One whose brokers have no master keeps the queues that it had: sends are tried again until one is back, or their time is over.
+        One whose brokers have no master keeps the queues that it had: sends are retried until one is back, or their timeout passes.
         """
         publisher = self.by_topic.get(route.topic)
         if publisher is None:
@@ -171,5 +171,5 @@ class Publishers:
             if not isinstance(queue, MessageQueue):
                 raise InvalidMessage(f"the queue must be a MessageQueue, not {queue!r}")
             if publisher is not None:
-                with contextlib.suppress(NoMaster):  # there may be one when it is sent
+                with contextlib.suppress(NoMaster):  # the route may have one when the message is sent
                     publisher.pinned(queue)

@@ -35,9 +35,9 @@ from sprocketmq.protocol.records import ReceivedMessage
 if TYPE_CHECKING:
     from sprocketmq.net.client import Connection
 
-# How often a producer tries to become known to brokers that do not answer its heartbeats.
+# Interval at which a producer sends heartbeats again to brokers that did not answer.
 _INTRODUCE_INTERVAL_S = 1.0
-# Answers of one broker after which another one may still deliver a reply.
+# Response codes of a broker after which another one may still deliver a reply.
 _GONE = ResponseCode.SYSTEM_ERROR
 
 
@@ -50,7 +50,7 @@ class Requester:
         self._outbox = outbox
         self._encoder = encoder
         self._waiting = waiting
-        # The connections over which a broker has had a heartbeat, by address; and when the next may be tried that had none.
+        # The connections over which each broker received a heartbeat; and when brokers without one may be tried again.
         self._known: dict[str, Connection] = {}
         self._introduced_at = 0.0
         self._looked_up: set[str] = set()
@@ -87,7 +87,7 @@ class Requester:
                 raise ReplyTimeout(message.topic, uniq_key, timeout_s) from None
 
     async def _introduce(self, topic: str, deadline: float) -> None:
-        """Have every broker that a reply may come through know this producer: those of the topic, and of the cluster's reply topic."""
+        """Register this producer at every broker that may deliver a reply: those of the topic, and of the cluster's reply topic."""
         instance, now = self._instance, self._outbox.loop.time
         route = await self._route(topic, deadline - now())
         routes = [route, *[found for name in route.clusters if (found := await self._reply_route(name, deadline - now())) is not None]]
@@ -101,7 +101,7 @@ class Requester:
             async with asyncio.timeout_at(min(deadline, now() + REQUEST_TIMEOUT_S)):
                 await instance.heartbeat_now()
         except TimeoutError:
-            return  # the brokers that answer know it; the send says what is wrong with the others
+            return  # the brokers that answered know it; the send reports problems with the others
         greeted = instance.broker_addresses()
         for address in strangers:
             conn = peek(address)
@@ -114,7 +114,7 @@ class Requester:
         return self._instance.routes.get(topic) or (await self._outbox.open(topic, max(budget_s, 0.001))).route
 
     async def _reply_route(self, cluster: str, budget_s: float) -> Route | None:
-        """Return the route of a cluster's reply topic. None when it is unknown, or this user may not ask: then only the topic's count."""
+        """Return the route of a cluster's reply topic; None when it is unknown or refused to this user: then only the topic's count."""
         topic = f"{cluster}{REPLY_TOPIC_SUFFIX}"
         route = self._instance.routes.get(topic)
         if route is None and topic not in self._looked_up:

@@ -248,11 +248,11 @@ class Halves:
         self._outbox = outbox
         self._encoder = encoder
         self._hooks = hooks
-        # Brokers that know this producer, by address, and over which connection.
+        # The brokers at which this producer is registered, by address, and the connection used.
         self._known: dict[str, Connection] = {}
 
     async def introduce(self, topic: str, timeout_s: float) -> None:
-        """Have the brokers of a topic know this producer before its first half message, as they ask those that they know."""
+        """Register this producer at the brokers of a topic before its first half message, because they check with registered producers."""
         instance = self._instance
         route = instance.routes.get(topic) or (await self._outbox.open(topic, timeout_s)).route
         peek = instance.brokers.peek
@@ -262,7 +262,7 @@ class Halves:
             async with asyncio.timeout(timeout_s):
                 await instance.heartbeat_now()
         except TimeoutError:
-            return  # the next round of heartbeats does it
+            return  # the next round of heartbeats registers it
         for address in route.masters.values():
             conn = peek(address)
             if conn is not None:

@@ -1,4 +1,4 @@
-"""What waits for the outcome of a send: a future of a task or of a thread, or a callback."""
+"""Waiters for the outcome of a send: a future of a task or of a thread, or a callback."""
 
 import asyncio
 import logging
@@ -23,11 +23,11 @@ class WithMessage(msgspec.Struct, eq=False):
     message: Message
 
     def set_result(self, result: SendResult) -> None:
-        """Pass on a result."""
+        """Deliver a result."""
         give_result(self.waiter, result)
 
     def set_exception(self, error: BaseException) -> None:
-        """Pass on an error."""
+        """Deliver an error."""
         give_error(self.waiter, error)
 
 

@@ -26,12 +26,12 @@ _NO_HOST = bytes(8)
 
 
 class WaitingRequests:
-    """Requests by correlation id, at most ``limit``. ``handle`` takes what brokers ask of the producer."""
+    """Requests by correlation id, at most ``limit``. ``handle`` receives the requests of brokers to the producer."""
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self._limit = limit
         self._clock = clock
-        # Replies that no request took since the last line about them, and when the next line may be written.
+        # Late replies since the last log line about them, and when the next line may be written.
         self._untaken = 0
         self._next_line = 0.0
         self._replies: dict[str, asyncio.Future[ReceivedMessage]] = {}
@@ -41,7 +41,7 @@ class WaitingRequests:
 
     @contextmanager
     def waiting(self) -> Iterator[tuple[str, "asyncio.Future[ReceivedMessage]"]]:
-        """Give a new correlation id and the future of its reply, which is forgotten afterwards. Raises SendQueueFull."""
+        """Yield a new correlation id and the future of its reply, which is dropped afterwards. Raises SendQueueFull."""
         if len(self._replies) >= self._limit:
             raise SendQueueFull("requests", self._limit)
         correlation_id = str(uuid.uuid4())
@@ -52,7 +52,7 @@ class WaitingRequests:
         finally:
             del self._replies[correlation_id]
             if reply.done() and not reply.cancelled():
-                reply.exception()  # the request may have ended otherwise
+                reply.exception()  # the request may have ended meanwhile
 
     def close(self) -> None:
         """Fail all requests that still wait."""
@@ -61,7 +61,7 @@ class WaitingRequests:
                 reply.set_exception(ClientClosed("the producer was closed while a request waited for its reply"))
 
     def handle(self, conn: Connection, command: Command) -> None:
-        """Take a reply, and answer with an error when no request waits for it: the one who replied learns that it came too late."""
+        """Take a reply; answer with an error when no request waits for it, so that the replier learns that it came too late."""
         if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             conn.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
             return
@@ -93,7 +93,7 @@ class WaitingRequests:
 
 
 def read_reply(header: PushReply, body: bytes | memoryview, arrived_ms: int) -> ReceivedMessage:
-    """Return a pushed reply as a message, as consumers get them. Raises ProtocolError for one that cannot be."""
+    """Return a pushed reply as a received message. Raises ProtocolError for an invalid one."""
     topic = header.topic.encode()
     if not topic or len(topic) > MAX_INTERNAL_TOPIC_LENGTH:
         raise RemoteProtocolError(f"a reply with a topic of {len(topic)} bytes")
@@ -117,7 +117,7 @@ def read_reply(header: PushReply, body: bytes | memoryview, arrived_ms: int) -> 
 
 
 def _host(address: str) -> bytes:
-    """Return an address as records have it; that of nobody when it cannot be read, as it is only shown."""
+    """Return an address in the form of records; 0.0.0.0 when it cannot be parsed, as it is only displayed."""
     try:
         return pack_host(*parse_address(address.rpartition("/")[2]))
     except (ConfigError, ValueError):

@@ -1,4 +1,4 @@
-"""What a client traces, and within which limits."""
+"""The settings of message traces, and their limits."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from sprocketmq.protocol.traces import TRACE_TOPIC
 
 @dataclass(frozen=True, kw_only=True)
 class TraceConfig:
-    """Message traces of a producer or consumer. Raises ConfigError for values that cannot be.
+    """Message traces of a producer or consumer. Raises ConfigError for invalid values.
 
     ``topic`` gets the traces. ``sample`` is the share of messages that are traced, 0 to 1: the message's id decides, so producers and
     consumers with the same share choose the same messages. At most ``max_waiting`` records wait to be written, and making them takes at
@@ -36,7 +36,7 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True)
 class TraceStats:
-    """What became of the trace records of a client: ``written``, ``dropped``, ``waiting`` now.
+    """Counts of a client's trace records: ``written``, ``dropped``, ``waiting`` now.
 
     ``problem`` is why the last trace message was not written, empty when it was.
     """

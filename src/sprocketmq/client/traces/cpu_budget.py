@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 # What may be spent at once after a quiet time: about 3,000 records.
 MAX_CREDIT_S = 0.005
-# After it was spent, work rests until there is as much again: some records in a row cost less than as many now and then.
+# When it is used up, work pauses until this much is available again: records in a row cost less than single ones.
 RESUME_S = 0.0002
-# A record takes 1 to 10 us; what took longer was interrupted by other threads or processes, which is not to be paid for.
+# A record takes 1 to 10 us; longer durations include interruptions by other threads or processes, which must not count.
 MOST_S = 20e-6
 
 

@@ -1,4 +1,4 @@
-"""SubBefore and SubAfter records: one of each for every message that a handler gets."""
+"""SubBefore and SubAfter records: one of each for every message that a handler receives."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _LAST_BYTES = [f"{value:02X}" for value in range(256)]
 _BYTE_OF = {text: value for value, text in enumerate(_LAST_BYTES)}
-# How many records that were not made another thread counts before it wakes the event loop to tell.
+# The number of skipped records that another thread counts before it wakes the event loop to report them.
 _MISSED_AT_ONCE = 1000
 
 
@@ -53,7 +53,7 @@ class DeliveryTraces:
         self._request_ids = MessageIdFactory()
 
     def handling(self, topic: str, messages: Sequence[ReceivedMessage]) -> TracedCall | None:
-        """Record that the messages are handed to a handler. Returns what ``handled`` needs, None when it need not be called."""
+        """Record that the messages are handed to a handler. Returns the state for ``handled``, None when it need not be called."""
         if topic == self._topic or not self._writer.open:  # no traces of traces
             return None
         if not self._budget.begin():
@@ -77,7 +77,7 @@ class DeliveryTraces:
         error: BaseException | None = None,
         left: bool = False,
     ) -> None:
-        """Record what the handler made of them. A message that it gave to ``retry``, or whose loop was left, has failed."""
+        """Record the outcome of the handler. A message that it gave to ``retry``, or whose loop was left, has failed."""
         code = ConsumeCode.SUCCESS
         if timed_out:
             code = ConsumeCode.TIME_OUT
@@ -92,7 +92,7 @@ class DeliveryTraces:
             self._budget.end(len(call.deliveries))
 
     def polled(self, topic: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Record messages that are handed out by ``poll``: nobody says when and how they were handled, so they count as consumed."""
+        """Record messages that ``poll`` returns: how they are handled stays unknown, so they count as consumed."""
         call = self.handling(topic, messages)
         if call is not None:
             self.handled(call, 0.0)
@@ -161,7 +161,7 @@ class DeliveryTraces:
                     continue
                 if message.properties.get(TRACE_ON) != "false":
                     chosen.append(_Delivery(message, msg_id, message.properties.get(KEYS, "")))
-            except ProtocolError:  # damaged: the handler will see that
+            except ProtocolError:  # damaged: the handler will raise
                 pass
             at += 1
         return chosen

@@ -12,7 +12,7 @@ from sprocketmq.clock import Clock
 from sprocketmq.net.tls import TlsConfig
 from sprocketmq.protocol.names import MAX_GROUP_LENGTH
 
-# How long one try to write traces may take: they wait for nobody.
+# Timeout of one try to write traces.
 TRACE_TIMEOUT_S = 3.0
 _numbers = count(1)
 
@@ -28,7 +28,7 @@ def trace_producer(
     secure: str | os.PathLike[str] | None,
     clock: Clock,
 ) -> Callable[[], TraceProducer]:
-    """Return what makes a ``producer`` (the class) for the traces of a client of ``group``, named as Apache's clients name theirs."""
+    """Return a factory of a ``producer`` (the class) for the traces of a client of ``group``, named like that of Apache's clients."""
     prefix, suffix = "_INNER_TRACE_PRODUCER-", f"-{role}-{next(_numbers)}"
     name = f"{prefix}{group[: MAX_GROUP_LENGTH - len(prefix) - len(suffix)]}{suffix}"
     return partial(

@@ -1,4 +1,4 @@
-"""Which messages are traced: their ids decide, so that every client with the same share chooses the same ones.
+"""The sample of traced messages: their ids decide, so that every client with the same share chooses the same ones.
 
 The last byte of an id counts a producer's messages, and the part before it is shared by up to 256 messages of one millisecond: these are
 traced together or not at all. So a request costs one comparison of its ids with those before, and the records of a batch are made at once,

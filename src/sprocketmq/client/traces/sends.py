@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _TAGS, _KEYS, _DELAY, _DELIVER_MS = TAGS.encode(), KEYS.encode(), DELAY.encode(), TIMER_DELIVER_MS.encode()
 _NONE: list[tuple[int, str]] = []
 _decode = msgspec.json.Decoder(str).decode
-# Between two looks at the time.
+# The number of records between two checks of the time.
 _RECORDS_AT_ONCE = 64
 
 
@@ -40,7 +40,7 @@ class SentRequest(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """What a record says about a message, besides its id."""
+    """The fields of a record about a message, besides its id."""
 
     tags: str
     keys: str
@@ -50,7 +50,7 @@ class _Member(NamedTuple):
 class SendTraces:
     """Makes the Pub records of a producer of ``group``, which counts its messages in ``counts``.
 
-    While ``resting`` there is no time to trace even one message. Whoever sends looks at it, which costs less than a call for each message.
+    While ``resting`` there is no time to trace even one message. Senders check it, which costs less than a call for each message.
     """
 
     def __init__(self, config: TraceConfig, group: str, instance: Instance, writer: TraceWriter, counts: ProducerCounts) -> None:
@@ -142,7 +142,7 @@ class SendTraces:
 
 
 def _in_batch(request: SentRequest, chosen: Sequence[tuple[int, str]]) -> Iterator[_Member]:
-    """Yield what is said about these messages of a batch, in order."""
+    """Yield the facts about these messages of a batch, in order."""
     body = bytes(request.body)
     last_prefix, last, last_bytes = b"", _Member("", "", 0), 0
     behind = len(chosen[0][1]) + 1  # the id comes last, and all ids of a batch have the same length

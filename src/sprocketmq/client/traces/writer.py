@@ -1,6 +1,6 @@
 """Writes trace records to the trace topic, in messages of many, by a producer of its own that is not traced.
 
-Whoever adds records never waits for them: what finds no room, and what the brokers do not take, is dropped and counted.
+Adding records never waits: those without room, and those that the brokers do not accept, are dropped and counted.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ MAX_KEYS_BYTES = 28 << 10
 # A record with longer keys is found by the id of its message only.
 MAX_KEYS_OF_RECORD = 2_000
 MAX_IN_FLIGHT = 4
-# After a nameserver was not found, and between warnings.
+# Pause after a nameserver was not found, and between warnings.
 RETRY_S = 5.0
 WARNING_S = 60.0
 
 
 class TraceProducer(Protocol):
-    """What writes trace messages; a ``Producer`` without traces."""
+    """The writer of trace messages: a ``Producer`` without traces."""
 
     async def start(self) -> None: ...
 
@@ -78,7 +78,7 @@ class TraceWriter:
 
     @property
     def open(self) -> bool:
-        """Whether records are taken."""
+        """Whether records are accepted."""
         return not self._closed and self._instance.state in (OPEN, CLOSING)
 
     @property
@@ -206,7 +206,7 @@ class TraceWriter:
     # --- end ---
 
     async def close(self) -> None:
-        """Write what is there, for at most ``close_timeout_s``, and end. The rest is dropped."""
+        """Write the waiting records, for at most ``close_timeout_s``, and end. The rest is dropped."""
         if not self.open:
             return
         self._cut()
@@ -224,7 +224,7 @@ class TraceWriter:
             self._waiting = 0
             if self._producer is not None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0):  # it does not wait for answers then
+                    async with asyncio.timeout(0):  # cancels at the first wait: no answers are awaited
                         await self._producer.close()
 
     def stats(self) -> TraceStats:

@@ -8,7 +8,7 @@ import msgspec
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.ranges import Int32, Int64
 
-# What one request may acknowledge: entries, and offsets of all of them.
+# Limits of one request: entries, and offsets of all of them.
 MAX_ENTRIES = 1_000
 MAX_OFFSETS = 1 << 16
 

@@ -84,7 +84,7 @@ class Chunk(msgspec.Struct, gc=False, eq=False):
         found: list[bool] = []
         for number, (body_end, begin) in enumerate(zip(self.ends, following, strict=True)):
             end = begin - head
-            # As ``has_tag`` does, without making a message.
+            # Like ``has_tag``, without creating a message.
             at = find(TAGS_BEHIND, body_end, end) + 6
             stop = find(b"\x02", at, end) if at > 5 else -1
             if stop >= 0:

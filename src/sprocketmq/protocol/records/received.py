@@ -108,7 +108,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, kw_only=True):
         def _after_body(self) -> tuple[bytes, int, int]:
             """Return the buffer, and where in it what follows the body begins and ends; nothing when the body has to be located first."""
 
-    # --- where things are ---
+    # --- positions in the buffer ---
 
     def _read(self, layout: Struct, offset: int) -> int:
         try:
@@ -385,7 +385,7 @@ class Record(ReceivedMessage, gc=False, eq=False):
             start, end, sys_flag = (at, end, 0) if at >= 0 else self._body_span()
             stored = self._data[start:end]
             if sys_flag & SYSFLAG_COMPRESSED:
-                from sprocketmq.protocol.compression import decompress  # few messages need it
+                from sprocketmq.protocol.compression import decompress  # rarely needed
 
                 body = decompress(stored, sys_flag)
             else:

@@ -288,7 +288,7 @@ class LogPipeline:
         for _ in range(self._wanted - 1):
             try:
                 self.workers.append(_Worker(self._setup))
-            except OSError:  # process limit reached: go on with those started
+            except OSError:  # process limit reached: continue with those started
                 self.lost_workers += 1
 
     def _hand_out(self) -> None:

@@ -114,7 +114,7 @@ class RebuildReport:
     log_end: int = 0
     records: int = 0
     queues: int = 0
-    kept_queues: int = 0  # of them, those whose messages have all left the log: only their last files say where they end
+    kept_queues: int = 0  # of these, the queues whose messages have all left the log: only their last files show where they end
     index_entries: int = 0
     damaged: list[DamagedRange] = field(default_factory=list)
     workers: int = 0

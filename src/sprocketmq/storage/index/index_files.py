@@ -144,7 +144,7 @@ class IndexFiles:
             file.close()
         self.files = []
 
-    # --- what they have ---
+    # --- content ---
 
     def state(self, indexed_end: int) -> IndexState:
         """Return the state of an index whose files have the entries of every record before ``indexed_end``."""

@@ -20,7 +20,7 @@ from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank
 if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
 
-# Rounds of catching up with a log that goes on growing; what is missing after these is left to the next flush.
+# Rounds of catching up with a log that keeps growing; what is missing after these is left to the next flush.
 _CATCH_UP_ROUNDS = 4
 
 

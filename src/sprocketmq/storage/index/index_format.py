@@ -83,7 +83,7 @@ def next_name(last: str, now_ms: int) -> str:
     try:
         after = datetime.strptime(last[:14], "%Y%m%d%H%M%S") + timedelta(milliseconds=int(last[14:]) + 1)  # noqa: DTZ007
     except (ValueError, OverflowError):
-        return f"{int(last) + 1:017d}"  # a name that another program gave and that is not a time
+        return f"{int(last) + 1:017d}"  # a name from another program that is not a time
     return _name_of(after)
 
 

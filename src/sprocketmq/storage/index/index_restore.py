@@ -30,7 +30,7 @@ def restore(
     for name, raw_header, last_entry in state.files:
         file = IndexFile(fs, directory, name, shape, IndexHeader(*INDEX_HEADER.unpack(raw_header)))
         if name not in sizes and not files and file.header.end_log_offset < log_min:
-            continue  # expired since
+            continue  # expired meanwhile
         if sizes.get(name) != shape.file_bytes or not 1 < file.header.next_entry <= shape.entries:
             return files, False
         file.last_entry = file.read_last_entry()
@@ -81,7 +81,7 @@ def adopt(
 def _shape_of_file(fs: FileSystem, path: str) -> FileShape | None:
     with FileView(fs, path) as view:
         if any(view.read(max(view.size - INDEX_ENTRY_BYTES, 0), INDEX_ENTRY_BYTES)):
-            return None  # cut short: the file ends in the middle of its entries, so its size says nothing
+            return None  # truncated: the file ends in the middle of its entries, so its size is no evidence
         return shape_of(view)
 
 

@@ -20,7 +20,7 @@ from sprocketmq.storage.chunks import KeyEntries
 _SEPARATOR = 1  # between a name and its value
 _END = 2  # after every value
 _SPACE = 0x20  # between the words of KEYS
-# Goes before the first name: a terminator, and room to look back from the first value for the longest name.
+# Precedes the first name: a terminator, and room to look back from the first value for the longest name.
 _PREFIX = b"\0" * 8 + b"\x02"
 
 _WORD = re.compile(rb"[^ ]+")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
 
 # Once this much of the log, or this many sends, wait to be indexed, each commit indexes INLINE_MESSAGES of them. Arrays of that length cost
-# least per message and delay the messages behind them by about 2 ms.
+# least per message and delay the following messages by about 2 ms.
 MAX_PENDING_BYTES = 16 << 20
 MAX_PENDING_SENDS = 4096
 INLINE_MESSAGES = 4096
@@ -52,7 +52,7 @@ class KeyIndex:
         self._fs = fs
         self._clock = clock
         self._files = IndexFiles(fs, directory, FileShape(hash_slots, entries_per_file), clock)
-        self._lock = threading.Lock()  # guards ``_files``; its holder alone takes from ``_pending``
+        self._lock = threading.Lock()  # guards ``_files``; only its holder takes from ``_pending``
         self._sync_lock = threading.Lock()
         self._pending: deque[StagedSend] = deque()
         self._offered_end = 0
@@ -169,7 +169,7 @@ class KeyIndex:
         Never raises; a disk that refuses a write shows in ``failure``.
         """
         if sum(map(message_count, self._pending.copy())) >= PLAIN_MESSAGES:
-            load_arrays()  # before the lock is taken, so that nobody waits for it
+            load_arrays()  # before the lock is taken, so that no other thread waits for it
         while self._pending and not self.behind:
             self.process(INLINE_MESSAGES)
 

@@ -7,7 +7,7 @@ from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.index.record_keys import key_string, keys_in
 from sprocketmq.storage.log.recovery import parse_record
 
-# Records read for one answer. Different keys with one hash are rare, so more candidates that do not match than this were made on purpose.
+# Records read for one answer. Hash collisions are rare, so more non-matching candidates than this were made on purpose.
 MAX_EXAMINED = 10_000
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-ERROR = "error"  # data is lost or wrong, or a derived file is not what follows from the log
+ERROR = "error"  # data is lost or wrong, or a derived file does not match the log
 WARNING = "warning"  # nothing is lost, but someone should look at it
 # Normal for a store that is in use, or whose broker was killed, or that was copied while in use: the next start handles it.
 NOTE = "note"

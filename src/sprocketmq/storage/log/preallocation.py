@@ -113,7 +113,7 @@ class Preallocator:
 
         Waits at most for blocks that are being reserved at this moment.
         """
-        if self._ready is None and self.busy:  # the appender was faster: stop the job, which must not touch the file any more
+        if self._ready is None and self.busy:  # the appender was faster: stop the job, which must no longer touch the file
             self._generation += 1
             with self._lock:
                 pass
@@ -135,7 +135,7 @@ class Preallocator:
             if ready is not None:
                 ready[1].close()
                 if not keep:
-                    with contextlib.suppress(OSError):  # recovery drops an empty segment behind the end
+                    with contextlib.suppress(OSError):  # recovery drops an empty segment after the end
                         self._fs.unlink(ready[1].path)
                         return True
         return False

@@ -42,11 +42,11 @@ _BEFORE_HOSTS = ("size", "magic", "crc", "queue_id", "queue_offset", "log_offset
 _HEAD = RECORD_LAYOUT.part(*_BEFORE_HOSTS)
 # For the usual record with two IPv4 hosts.
 _HEAD_V4 = RECORD_LAYOUT.part(*_BEFORE_HOSTS, "store_time_ms", "body_length")
-# Where the topic of such a record is when its body is empty.
+# The position of the topic in such a record when its body is empty.
 _TOPIC_AT = RECORD_HEAD_BYTES + 1
 _TIME_AT = RECORD_LAYOUT.offset("store_time_ms")
 _FROM_TIME_TO_BODY = RECORD_HEAD_BYTES - _TIME_AT
-# An IPv6 host is so much longer.
+# An IPv6 host is longer by this.
 _MORE_FOR_V6 = HOST_V6_BYTES - HOST_V4_BYTES
 _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
@@ -54,8 +54,8 @@ _unpack_int64 = INT64.unpack_from
 
 _RECORD_MAGICS = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 _SEARCH_BYTES = 1 << 20
-# A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. Behind damage each costs a checksum,
-# so past this many bytes only short ones are believed: some seconds instead of hours.
+# A hostile producer can nest thousands of forged records in a body, each as long as the rest of it. After damage each costs a checksum,
+# so beyond this many bytes only short ones are accepted: some seconds instead of hours.
 SEARCH_BUDGET_BYTES = 4 << 30
 _ALWAYS_SEARCHED_BYTES = 64 << 10
 # Disks write a sector atomically.
@@ -103,17 +103,17 @@ class DamagedRange(NamedTuple):
 class RecoveryReport:
     """The result of recovering a store when it is opened."""
 
-    clean: bool = True  # the last broker stopped in order
+    clean: bool = True  # the last broker stopped cleanly
     rebuilt: bool = False  # the queues were derived from the whole log
     reason: str = ""  # why, in words
     scanned_from: int = 0
     log_end: int = 0
-    records: int = 0  # read from the log
-    cut_bytes: int = 0  # leftovers dropped behind the log's end
+    records: int = 0  # bytes read from the log
+    cut_bytes: int = 0  # leftovers dropped after the log's end
     damaged: list[DamagedRange] = field(default_factory=list)
     elapsed_ms: float = 0.0
     workers: int = 0  # processes that read the log, this one included; 0 when it was read record by record
-    lost_workers: int = 0  # of them, those that ended before their time; the rest was read without them
+    lost_workers: int = 0  # of these, the processes that died; the rest was read without them
 
     @property
     def sound_end(self) -> int:

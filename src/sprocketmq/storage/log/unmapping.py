@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sprocketmq.storage.log.commit_log import CommitLog
 
-# What consumers that keep up read stays mapped.
+# The part that consumers without a lag read stays mapped.
 MAPPED_TAIL_BYTES = 64 << 20
 STEP_BYTES = 32 << 20
 

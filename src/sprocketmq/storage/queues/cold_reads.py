@@ -22,7 +22,7 @@ FRESH_S = 2.0
 SPAN_BYTES = 128 << 20
 # Records that are this close are read together with what lies between them.
 GAP_BYTES = 256 << 10
-# This many records, or more, that take no more than so much of the log each are read by whole blocks, without a look at each record.
+# This many records, or more, that take at most this much of the log each are read by whole blocks, without checking each record.
 DENSE_UNITS = 256
 DENSE_BYTES = 64 << 10
 # The most that one read may need of the log; its messages are limited to what lies within.
@@ -64,7 +64,7 @@ class ColdFinder:
         self._log = log
         self._reader = reader
         self._clock = clock
-        # Blocks of the log that were in the page cache as a whole, and until when that is believed (monotonic s).
+        # Blocks of the log that were completely in the page cache, and until when that is assumed (monotonic s).
         self._fresh: dict[int, float] = {}
         # Blocks that were not, and until when records in them are looked up one by one.
         self._partial: dict[int, float] = {}
@@ -170,7 +170,7 @@ class ColdFinder:
         while begin < end:
             segment = self._log.locate(begin)
             if segment is None:
-                return True  # not in the log any more: the read will say so
+                return True  # no longer in the log: the read will report it
             stop = min(end, segment.start + segment.size)
             if not resident(segment.view, begin - segment.start, stop - segment.start):
                 return False

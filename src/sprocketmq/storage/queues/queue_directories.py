@@ -14,7 +14,7 @@ from sprocketmq.storage.log.segments import segment_entries, segment_size_of
 PLAIN_ROOT = "consumequeue"
 BATCH_ROOT = "batchconsumequeue"
 _UNIT_BYTES = {PLAIN_ROOT: QUEUE_UNIT_BYTES, BATCH_ROOT: BATCH_UNIT_BYTES}
-# As many queues of a kind are looked at to learn their file size.
+# The number of queues of a kind that are examined to determine the file size.
 _MAX_SAMPLES = 64
 
 # Root directory, topic, queue id.

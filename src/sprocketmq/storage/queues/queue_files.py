@@ -80,7 +80,7 @@ class UnitQueue:
         """Commit the staged units, and write them out when TAIL_LIMIT_BYTES have collected in memory."""
         self.committed = self.next
         if len(self.tail[1]) >= TAIL_LIMIT_BYTES:
-            with contextlib.suppress(OSError):  # the log has the messages; the units wait in memory for a later try
+            with contextlib.suppress(OSError):  # the log has the messages; the units wait in memory for a retry
                 self.write_out()
 
     def write_out(self) -> None:

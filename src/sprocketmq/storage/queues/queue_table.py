@@ -128,7 +128,7 @@ class QueueTable:
             self.pool.forget(directory + "/")
             if self._fs.exists(directory):
                 self._fs.remove_tree(directory)
-                self._fs.fsync_dir(f"{self._root}/{kind}")  # the note of the deletion goes when its records do
+                self._fs.fsync_dir(f"{self._root}/{kind}")  # the deletion is recorded until its records have left the log
 
     # --- opening ---
 
@@ -177,7 +177,7 @@ class QueueTable:
             number = queue.first_in_log(log_offset)
             if number == queue.min_unit:
                 return queue.unit(number)[4]
-            base, count = queue.unit(number - 1)[4:6]  # behind it offsets may have been skipped
+            base, count = queue.unit(number - 1)[4:6]  # offsets after it may have been skipped
             return base + count
         low, stop = queue.min_offset, queue.next
         while True:
@@ -406,7 +406,7 @@ class QueueTable:
             if queue is not None and kind == self._kind(queue):
                 continue
             directory = self._directory(kind, topic, queue_id)
-            # If a topic was deleted behind the log's beginning, the log has all its later records, and they created no such queue.
+            # If a topic was deleted after the log's beginning, the log has all its later records, and they created no such queue.
             deleted = self.deleted.get(topic, 0) > self._log.min_offset
             if deleted or (kind == BATCH_ROOT) != (topic in self.batch_topics) or not self.keep_expired(topic, queue_id):
                 self.pool.forget(directory + "/")
@@ -416,7 +416,7 @@ class QueueTable:
                 queue.write_out()
             except OSError as e:
                 if e.errno not in NO_ROOM:
-                    raise  # else the units stay in memory: a store opens on a full disk
+                    raise  # otherwise the units stay in memory: a store opens on a full disk
             queue.cut()
 
     @staticmethod

@@ -116,7 +116,7 @@ class QueueRepair:
                 queue.replace_from(first, bytes(units), to_end=False)
                 first = next_unit
                 units.clear()
-        # Lost records have no unit any more: the units behind them moved up.
+        # Lost records have no unit any more: later units moved up.
         changed |= to_end and next_unit != queue.end_unit
         queue.replace_from(first, bytes(units), to_end=to_end)
         if not changed:

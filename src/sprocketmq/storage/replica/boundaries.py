@@ -12,7 +12,7 @@ from sprocketmq.storage.queues.queue_table import QueueTable
 _BEGINNING = RECORD_LAYOUT.part("size", "magic", "log_offset")
 _SIZE_AND_MAGIC = RECORD_LAYOUT.part("size", "magic")
 _MAGICS = (MAGIC_V1, MAGIC_V2)
-# After so many more records of one size, and at first how many are looked at together.
+# Records of one size before several are examined together, and how many at first.
 _ALIKE, _FIRST_PROBE = 64, 128
 _MAGIC_POS = RECORD_LAYOUT.offset("magic")
 _LOG_OFFSET_POS = RECORD_LAYOUT.offset("log_offset")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 # number is estimated by the size of the first one; a record with an inner batch has tens of KiB.
 ARRAYS_FROM_RECORDS = 64
 _MIN_RECORD_BYTES = 1 << 10
-# As much of them is copied at once.
+# The amount that is copied at once.
 _FEW_BYTES = 256 << 10
-# Behind damage, a valid record is searched again when so much more has arrived, or an eighth of what was searched in vain.
+# After damage, a valid record is searched for again when this much more has arrived, or an eighth of what was searched in vain.
 _SEARCH_AGAIN_BYTES = 64 << 10
 
 
@@ -52,8 +52,8 @@ class Dispatcher:
         self._maintenance = maintenance
         self._damaged = damaged
         self.end = log.committed_end
-        self._search_at = 0  # the log's end at which the search behind damage goes on
-        self._asked_at = -1  # the log's end when that was too early: asked again without a byte more, the search goes on all the same
+        self._search_at = 0  # the log's end at which the search after damage continues
+        self._asked_at = -1  # the log's end when that was too early: if asked again without a further byte, the search continues
         self._batch_topics: tuple[frozenset[str], frozenset[bytes]] = (frozenset(), frozenset())
 
     def dispatch(self, budget_bytes: int) -> bool:

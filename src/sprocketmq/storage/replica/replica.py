@@ -52,9 +52,9 @@ class Replica:
         self._epochs = epochs
         self._dispatcher = Dispatcher(log, table, index, appender, maintenance, damaged)
         self.damaged = damaged
-        self._part = bytearray()  # what has arrived of the record behind the written ones
+        self._part = bytearray()  # what has arrived of the record after the written ones
         self._part_bytes = 0  # how many bytes of it must have arrived before they are looked at again
-        self._unknown = False  # behind bytes that are no record it is not known where one begins: all is written as it comes
+        self._unknown = False  # after bytes that are no record the start of the next one is unknown: everything is written as it comes
         # Where the first damage begins that recovery found: what is behind it stays readable, until the master sends it again.
         self._doubtful_from: int | None = min((found.start for found in damaged), default=None)
         self._recovered = appender.committed
