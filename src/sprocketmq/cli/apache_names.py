@@ -1,8 +1,8 @@
-"""The settings of Apache's ``broker.conf`` and ``namesrv.conf``: which of ours they are, and why there is none for the others.
+"""The settings of Apache's ``broker.conf`` and ``namesrv.conf``: the corresponding ones of ours, and why others have none.
 
 Each line of such a file takes effect or is refused. Three tables decide, in this order: ``SETTINGS`` have a setting of ours, ``FIXED`` are
-accepted with the one value that this broker works with, ``REFUSED`` says why nothing here corresponds. The names are those of 5.5.0.
-docs/guide/apache-settings.md describes them.
+accepted only with the value by which this broker works, ``REFUSED`` has the reasons why others have no counterpart. The names are those of
+5.5.0. docs/guide/apache-settings.md describes them.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def text(value: str) -> str:
 
 
 def switch(value: str) -> bool:
-    """Return a truth value. Java takes any other word for false."""
+    """Return a boolean. Java takes any other word for false."""
     try:
         return {"true": True, "false": False}[value.lower()]
     except KeyError:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = report(e)
             drop_output()
     except BrokenPipeError:
-        # The reader of the output is gone (`sprocketmq consume t | head`). Without this Python would report it again at exit.
+        # The reader of the output has closed it (`sprocketmq consume t | head`). Without this Python would report that again at exit.
         drop_output()
         code = 0
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _fill_closed_streams(*, refusing: bool) -> None:
 def _run(arguments: Sequence[str]) -> None:
     import logging
 
-    if "_SPROCKETMQ_COMPLETE" in os.environ:  # a shell asks; it takes every line for a word of its own
+    if "_SPROCKETMQ_COMPLETE" in os.environ:  # a shell asks for completions; it would take every line as one
         os.environ["TERMINAL_WIDTH"] = "1000"
     from sprocketmq.cli.commands import app
 

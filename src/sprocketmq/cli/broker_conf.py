@@ -13,7 +13,7 @@ from sprocketmq.cli.properties import Property, parse_properties
 from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.credentials import Credentials
 
-# Apache's broker puts these where its root directory says unless they are set; here they cannot be anywhere else.
+# Apache's broker derives these from its root directory unless they are set; here they are always below it.
 IN_ROOT = {
     "storePathCommitLog": "commitlog",
     "storePathConsumeQueue": "consumequeue",
@@ -61,7 +61,7 @@ def is_broker_conf(path: Path, text: str) -> bool:
 
 
 def read_broker_conf(text: str, source: str, *, for_namesrv: bool = False) -> list[Given]:
-    """Return what a file says, for the nameserver alone with ``for_namesrv``. Raises ConfigError with all problems of the file."""
+    """Return the settings of a file, with ``for_namesrv`` only the nameserver's. Raises ConfigError with all problems of the file."""
     try:
         properties = parse_properties(text)
     except ConfigError as e:
@@ -76,7 +76,7 @@ def read_broker_conf(text: str, source: str, *, for_namesrv: bool = False) -> li
             problems.append(f"line {each.line}: {e}")
             continue
         if one is not None:
-            # Two intervals are one here: the shorter one keeps what both say.
+            # Two intervals are one here: the shorter one satisfies both.
             given[one.setting] = min(given[one.setting], one, key=lambda o: o.value) if one.setting in given else one
     if "role" in given and "ha_port" not in given:
         port = given["port"].value if "port" in given else DEFAULT_PORT
@@ -94,7 +94,7 @@ def is_known(key: str) -> bool:
 
 
 def read_assignment(key: str, text: str, source: str) -> Given | None:
-    """Return what one assignment outside of a file sets, None when it says what holds anyway. Raises ConfigError."""
+    """Return the setting of one assignment outside of a file, None when it states a value that is fixed here. Raises ConfigError."""
     if key in SECRETS:
         raise ConfigError(
             f"{source}: {key} is a secret, and every user of the machine sees command lines: make the user with"
@@ -115,7 +115,7 @@ def _repeated(properties: Sequence[Property]) -> Iterator[str]:
 
 
 def _given(each: Property, values: dict[str, str], source: str, *, for_namesrv: bool) -> Given | None:
-    """Return what one line sets; None when it says what holds anyway. Raises ValueError."""
+    """Return the setting of one line; None when it states a value that is fixed here. Raises ValueError."""
     key, text = each.key, each.value
     if key in SPECIAL:
         return _special(key, text, values, source, for_namesrv=for_namesrv)
@@ -159,7 +159,7 @@ def _credentials(key: str, text: str) -> Credentials:
 
 
 def _special(key: str, text: str, values: dict[str, str], source: str, *, for_namesrv: bool) -> Given | None:
-    """Return what a line sets whose meaning depends on other lines, or on how this broker lays out its directory. Raises ValueError."""
+    """Return the setting of a line that depends on other lines, or on the layout of this broker's directory. Raises ValueError."""
     if key in SECRETS:
         if for_namesrv:
             raise ValueError(f"{key} is a setting of brokers; leave it out")

@@ -36,7 +36,7 @@ def epochs(admin: sync.AdminClient, state: BrokerState) -> list[dict[str, int]]:
 
 
 def facts(state: BrokerState) -> dict[str, Any]:
-    """Return what JSON output says of a broker; null is unknown, or has no meaning for its role."""
+    """Return the JSON object of a broker; null means unknown, or not applicable to its role."""
     return {
         "broker_name": state.broker_name,
         "broker_id": state.broker_id,

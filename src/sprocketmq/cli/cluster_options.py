@@ -30,7 +30,7 @@ _SECURITY: dict[str, Any] = {
 
 
 def for_cluster(command: Callable[Concatenate[Target, _P], None]) -> Callable[..., None]:
-    """Give a command the options of a Target, which it takes as its first argument."""
+    """Add the options of a Target to a command, which receives it as its first argument."""
     return _with_target(command, Namesrv, DEFAULT_NAMESRV)
 
 

@@ -125,7 +125,7 @@ class Settings:
     users_file: str = ""
     inner_credentials_file: str = ""
 
-    # Not settings: which of them were given, and how; the directory of --secure, and the users with their secrets in Apache's file.
+    # Not settings: the origins of given settings; the directory of --secure, and the users with their secrets in Apache's file.
     explicit: set[str] = field(default_factory=set, repr=False)
     sources: dict[str, str] = field(default_factory=dict, repr=False)
     secure: Path | None = None
@@ -181,7 +181,7 @@ class Settings:
         self.put(key, _from_text(KEYS.get(key, str), text), source)
 
     def put_environment(self, environ: "Mapping[str, str]") -> None:
-        """Set what variables ``SPROCKETMQ_SET_KEY`` say, as ``--set`` does. Raises ConfigError, naming the variable."""
+        """Set keys from variables ``SPROCKETMQ_SET_KEY``, as ``--set`` does. Raises ConfigError, naming the variable."""
         for name in sorted(environ):
             if name.startswith(SETTING_VARIABLE):
                 self.put_text(f"{name.removeprefix(SETTING_VARIABLE).lower()}={environ[name]}", name)

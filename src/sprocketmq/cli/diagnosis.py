@@ -1,4 +1,4 @@
-"""What ``sprocketmq doctor`` makes of what it saw: pure functions from facts to findings."""
+"""The diagnosis of ``sprocketmq doctor``: pure functions from facts to findings."""
 
 import re
 from collections import defaultdict
@@ -24,7 +24,7 @@ READ_WRITE = 6
 
 
 class Level(StrEnum):
-    """How bad a finding is; a failure makes the command end with exit code 1."""
+    """The severity of a finding; a failure makes the command end with exit code 1."""
 
     OK = "ok"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One result: about what, what is so, and what to do next ("" for nothing)."""
+    """One finding: its subject, the observation, and what to do next ("" for nothing)."""
 
     level: Level
     subject: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class NamesrvFacts:
-    """What one nameserver said, and how long it took; ``problem`` when it did not, ``refused`` when that is the login."""
+    """The answer of one nameserver, and its latency; ``problem`` when there was none, ``refused`` when the login was the reason."""
 
     address: str
     cluster: ClusterInfo = field(default_factory=ClusterInfo)
@@ -66,7 +66,7 @@ HA, METRICS = "HA port", "metrics port"
 
 @dataclass(frozen=True)
 class BrokerFacts:
-    """What one registered broker says about itself.
+    """The facts that one registered broker reports.
 
     ``skew_s`` is how far its clock is ahead of this machine's; None when not known. ``ports`` are those of ``announced_ports``, tried.
     """
@@ -248,7 +248,7 @@ def _host(address: str) -> str:
 
 
 def _at(host: str, port: str | None) -> str:
-    """Return an address, "" for a port that is not told or may be any free one."""
+    """Return an address, "" for a port that is unknown or may be any free one."""
     address = format_address(host.strip("[]"), int(port)) if port and port.isascii() and port.isdigit() else ""
     return address if _host(address) else ""
 
@@ -271,7 +271,7 @@ def check_routes(routes: Mapping[str, TopicRoute], examined: int, total: int) ->
 
 
 def check_groups(groups: Iterable[GroupFacts], total: int) -> Iterator[Finding]:
-    """Check for lag that nobody works off, and for dead letters; ``total`` groups exist."""
+    """Check for lag without online members, and for dead letters; ``total`` groups exist."""
     groups = list(groups)
     for one in groups:
         if one.lag and not one.members:

@@ -37,7 +37,7 @@ from sprocketmq.net.address import parse_address, parse_addresses
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.names import DLQ_PREFIX, SYSTEM_GROUPS
 
-# What is looked at in a large cluster, so that a look takes seconds.
+# Limits of what is examined in a large cluster, so that a check takes seconds.
 MAX_TOPICS = 2000
 MAX_GROUPS = 500
 AT_A_TIME = 16

@@ -15,7 +15,7 @@ EXIT_SIGNAL = 128
 # This environment variable, set to any value, shows tracebacks, for bug reports.
 DEBUG_VARIABLE = "SPROCKETMQ_DEBUG"
 
-# What the texts of errors name, as options.
+# Arguments that error texts name, and the options for them.
 _OPTIONS = {
     "credentials=": "--secure DIR, or --access-key-file FILE",
     "tls=True": "--secure DIR, or --tls-ca FILE",
@@ -43,7 +43,7 @@ def exit_code_of(error: SprocketError) -> int:
 
 
 def _option_for(text: str) -> str:
-    """Return the options that do what the text of an error says: it is for programs, and may quote the error before it."""
+    """Return the command-line options for the arguments that an error's text names, which is written for programs."""
     option = next((option for phrase, option in _OPTIONS.items() if phrase in text), "")
     return f" (on the command line: {option})" if option else ""
 

@@ -12,12 +12,12 @@ from sprocketmq.client.admin import BrokerState
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import ConfigError, FatalError
 
-# How long the nameservers may take to have the new master.
+# How long the nameservers may take to learn of the new master.
 REGISTER_TIMEOUT_S = 10.0
 POLL_S = 0.05
-# How long a slave of a living master may take to get what the master had at the beginning.
+# How long a slave of a running master may take to receive the master's log as of the start of the command.
 CATCH_UP_S = 3.0
-# How long a broker may take to answer: a master whose machine is gone takes all of it.
+# Timeout of a broker's answer: a master whose machine is down takes all of it.
 ANSWER_TIMEOUT_S = 1.0
 # States of a slave whose log is not its master's.
 OTHER_LOG = ("diverged", "refused")
@@ -25,7 +25,7 @@ OTHER_LOG = ("diverged", "refused")
 
 @dataclass(frozen=True)
 class FailoverPlan:
-    """Who becomes the master, and what is known to be lost: bytes of the former master's log that the slave does not have."""
+    """The slave to promote, and the known loss: bytes of the former master's log that the slave does not have."""
 
     slave: BrokerState
     former: BrokerState | None
@@ -126,7 +126,7 @@ def failover(
 
 
 def _caught_up(admin: sync.AdminClient, plan: FailoverPlan, accept_loss: int) -> FailoverPlan:
-    """Wait a little until the slave has what its living master has now. What the master takes until it is replaced it still sends."""
+    """Wait briefly until the slave has the current log of its running master, which sends later messages before it is replaced."""
     known_end = (plan.slave.log_end or 0) + plan.lost_bytes
     deadline = SYSTEM_CLOCK.monotonic() + CATCH_UP_S
     while plan.lost_bytes > accept_loss and SYSTEM_CLOCK.monotonic() < deadline:

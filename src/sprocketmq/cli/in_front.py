@@ -1,4 +1,4 @@
-"""What ``dashboard`` and ``proxy`` share, the servers in front of a cluster: common options, and how they run until they are stopped."""
+"""The common part of ``dashboard`` and ``proxy``, the servers in front of a cluster: options, and running until they are stopped."""
 
 import argparse
 import asyncio
@@ -17,7 +17,7 @@ from sprocketmq.net.loops import new_event_loop
 
 
 class Server(Protocol):
-    """What is served."""
+    """A server."""
 
     async def start(self) -> None: ...
 

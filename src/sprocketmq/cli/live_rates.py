@@ -1,4 +1,4 @@
-"""What ``sprocketmq top`` shows, made from counters seen at two moments: pure functions and the window that keeps the moments."""
+"""The figures of ``sprocketmq top``, from counters at two moments: pure functions, and the window that keeps the samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Where the log lines of serving verbs go: standard error or a file that rotates, as text or as JSON, written by a thread.
 
-Nothing that logs waits for a disk or a reader: a record is formatted and put into a queue with a bound. What finds the queue full, or
-cannot be written, is dropped and counted, and one line says so when lines can be written again.
+Logging never waits for a disk or a reader: a record is formatted and put into a bounded queue. Lines that find the queue full, or
+cannot be written, are dropped and counted, and one line reports their number when lines can be written again.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # Lines that wait for the disk or a reader; with values of at most 1,000 characters they are a few MiB.
 MAX_WAITING = 4_096
-# How often lines that are dropped all the time are counted in a line.
+# Interval of reports while lines are dropped continuously.
 TELL_INTERVAL_S = 10.0
 # How long the end of the process waits until the last lines are written.
 CLOSE_TIMEOUT_S = 2.0
@@ -44,7 +44,7 @@ JSON_KEYS = ("time", "level", "process", "logger", "event", "message", "trace")
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What the log options of a serving verb say. ``process`` is named in each line, "" for none.
+    """The log options of a serving verb. ``process`` is named in each line, "" for none.
 
     A file is rotated when it reaches ``max_bytes``, and ``backups`` earlier ones are kept; with 0 for either it only grows.
     """
@@ -113,7 +113,7 @@ class StderrOutput:
             while not takes_text(self._descriptor, timeout_s=_POLL_S):
                 if give_up.is_set():
                     raise BlockingIOError("nobody reads standard error")
-            with contextlib.suppress(BlockingIOError):  # another process that has the same pipe filled it
+            with contextlib.suppress(BlockingIOError):  # another process with the same pipe filled it
                 data = data[os.write(self._descriptor, data[:PIPE_BUF]) :]
 
     def reopen(self) -> None:
@@ -229,7 +229,7 @@ class LogWriter(logging.Handler):
         self._lines.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
         self._give_up.set()
-        self._thread.join(2 * _POLL_S)  # a thread that a disk blocks is left behind
+        self._thread.join(2 * _POLL_S)  # a thread that is blocked by a disk is abandoned
 
     def _drop(self, why: str) -> None:
         with self.lock or contextlib.nullcontext():

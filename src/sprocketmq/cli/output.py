@@ -39,7 +39,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def live_display(drawn: Any = None, *, screen: bool = False) -> "Live":
-    """Return what draws on the terminal again and again; ``screen`` leaves what stands there alone."""
+    """Return a display that is redrawn on the terminal; ``screen`` uses the alternate screen and preserves the content."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""What became of the messages of one ``sprocketmq produce``."""
+"""The outcomes of the messages of one ``sprocketmq produce``."""
 
 from collections import Counter
 from dataclasses import dataclass, field

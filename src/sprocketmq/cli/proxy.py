@@ -86,7 +86,7 @@ async def _serve(options: argparse.Namespace) -> int:
 
 
 def _users(options: argparse.Namespace, security: "ClientSecurity") -> "Users":
-    """Return who may call: those in the file, else the user whose credentials the endpoint has, else everybody."""
+    """Return the users that may call: those in the file, else the user whose credentials the endpoint has, else everybody."""
     from sprocketmq.protocol.credentials import Credentials
     from sprocketmq.proxy.users import Users, read_users
 

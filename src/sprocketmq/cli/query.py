@@ -66,7 +66,7 @@ def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMes
     """Return the messages with an id, the broker's or the producer's, if ``msg_id`` is one."""
     try:
         found = [message for message in admin.messages_at(msg_id) if message.topic == topic]
-    except (ConfigError, RetriableError, NotRocketMQ):  # not a broker's id, or that broker is gone
+    except (ConfigError, RetriableError, NotRocketMQ):  # not a broker's id, or that broker is unreachable
         found = []
     return found or admin.query_by_unique_key(topic, msg_id)
 

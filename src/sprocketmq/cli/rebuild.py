@@ -23,7 +23,7 @@ def parts_of(text: str | None) -> tuple[str, ...]:
 
 
 def run(directory: str, *, to: str | None, only: str | None, workers: int, as_json: bool) -> int:
-    """Rebuild and print what was made. Raises NotAStoreFile, StoreLocked and what the engine raises."""
+    """Rebuild and print the result. Raises NotAStoreFile, StoreLocked and what the engine raises."""
     from dataclasses import asdict
 
     from sprocketmq.storage.bulk.rebuild import rebuild

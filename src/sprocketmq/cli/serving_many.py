@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 NAMESRV = "namesrv"
 SYNC_MASTER, SLAVE = "SYNC_MASTER", "SLAVE"
-# These have an option of their own in a child's command line, or make no sense there.
+# These have an option of their own in a child's command line, or do not apply there.
 _OPTIONS = {"broker_name", "namesrv", "namesrv_port", "port", "store", "role", "broker_id", "ha_port", "in_sync_replicas"}
 _OPTIONS |= {"metrics_exporter", "metrics_host", "metrics_label", "metrics_port", *LOG_SETTINGS}
 

@@ -134,7 +134,7 @@ def _count(text: str) -> int:
 
 
 def read_settings(verb: str, options: argparse.Namespace) -> Settings:
-    """Return what configuration file and command line say together. Raises ConfigError."""
+    """Return the settings of configuration file and command line together. Raises ConfigError."""
     settings = Settings()
     if verb == "broker":
         settings.namesrv = os.environ.get("NAMESRV_ADDR", "")

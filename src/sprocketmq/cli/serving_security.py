@@ -1,4 +1,4 @@
-"""TLS and access control of the serving verbs: settings become what servers take, secrets are read from their files."""
+"""TLS and access control of the serving verbs, made from settings; secrets are read from their files."""
 
 import logging
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class ServerSecurity:
 
 
 def security_of(settings: Settings) -> ServerSecurity:
-    """Return what the settings ask for. Raises ConfigError, SecretFileExposed for a file with a secret that others may read."""
+    """Return TLS and access control for these settings. Raises ConfigError, SecretFileExposed for a secret that others may read."""
     return ServerSecurity(_tls(settings), _tls_client(settings), _access(settings))
 
 

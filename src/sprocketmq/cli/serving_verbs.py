@@ -1,4 +1,4 @@
-"""The commands that serve until they are stopped, and what each is for. Nothing else: every start of ``sprocketmq`` imports this."""
+"""The commands that serve until they are stopped, with their descriptions. Nothing else: every start of ``sprocketmq`` imports this."""
 
 DESCRIPTIONS = {
     "serve": "Run a nameserver and a broker in one process, or several brokers in processes of their own.",

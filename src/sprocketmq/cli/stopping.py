@@ -1,4 +1,4 @@
-"""When servers say that they run, and what stops them: SIGINT and SIGTERM, or the end of standard input."""
+"""The ready line of servers, and what stops them: SIGINT and SIGTERM, or the end of standard input."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
             ended = not os.read(fd, 4096)
         except BlockingIOError:
             ended = False
-        except OSError:  # a terminal that is gone
+        except OSError:  # a closed terminal
             ended = True
         if ended:
             loop.remove_reader(fd)

@@ -23,7 +23,7 @@ class ClientOptions(TypedDict):
 class Target:
     """The options ``--namesrv``, ``--secure``, ``--access-key-file``, ``--tls`` and ``--tls-ca``.
 
-    What is None is looked for in the environment and in ``~/.config``. Raises ConfigError for options that contradict each other.
+    For None, the environment and ``~/.config`` are used. Raises ConfigError for options that contradict each other.
     """
 
     namesrv: str

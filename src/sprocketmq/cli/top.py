@@ -18,10 +18,10 @@ from sprocketmq.protocol.names import SYSTEM_GROUPS
 if TYPE_CHECKING:
     from rich.console import Group as RenderGroup
 
-# A sample asks for so many topics and groups, in turn, so that a look at a large cluster costs its brokers little.
+# A sample covers this many topics and groups, in turn, so that a large cluster's brokers have little work.
 PER_SAMPLE = 64
 AT_A_TIME = 16
-# Names of topics and groups are asked for again after so many samples.
+# Names of topics and groups are refreshed after this many samples.
 NAMES_EVERY = 10
 
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Picture:
-    """All that is known now, by name."""
+    """The current state, by name."""
 
     brokers: list[BrokerRow] = field(default_factory=list)
     topics: dict[str, TopicRow] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Sampler:
         if not state.problem:
             try:
                 runtime = await self._admin.broker_runtime(state.address)
-            except (FatalError, RetriableError):  # it has gone since it gave its state; the next sample says so
+            except (FatalError, RetriableError):  # it disappeared after reporting its state; the next sample shows that
                 runtime = {}
         return self._rates.broker(self._now(), state, runtime)
 

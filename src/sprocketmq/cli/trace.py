@@ -20,7 +20,7 @@ _LAST_MS = 253_402_300_799_000
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Whose trace, and where to look for it."""
+    """The message to trace, and where to look for its trace."""
 
     msg_id: str
     topic: str | None = None

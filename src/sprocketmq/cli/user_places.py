@@ -1,4 +1,4 @@
-"""Where users and policies are kept: each broker and nameserver of a cluster has its own, and ``--users-file`` names a file.
+"""The places of users and policies: each broker and nameserver of a cluster has its own, and ``--users-file`` names a file.
 
 Commands read and change all places in the same way, and say which of them failed.
 """
@@ -210,7 +210,7 @@ def remark_of(error: SprocketError) -> str:
 
 @dataclass
 class Changes:
-    """What became of one change at each place."""
+    """The outcome of one change at each place."""
 
     as_json: bool
     done: int = 0

@@ -1,4 +1,4 @@
-"""``sprocketmq user``: who may log in. Secrets are generated, written to files, and shown only on request."""
+"""``sprocketmq user``: users. Secrets are generated, written to files, and shown only on request."""
 
 import contextlib
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def list_users(target: Target, users_file: Path | None, *, as_json: bool) -> int
 
 @dataclass(frozen=True)
 class SecretOptions:
-    """Where the secret of a user comes from and goes to: generated unless ``secret_file`` has it; written to ``out``, or shown."""
+    """The origin and destination of a user's secret: generated unless ``secret_file`` has it; written to ``out``, or shown."""
 
     out: Path | None = None
     secret_file: Path | None = None
@@ -39,7 +39,7 @@ class SecretOptions:
 
 
 class NewSecret:
-    """A secret on its way: kept in a file before any broker has it, so that it cannot get lost. Raises ConfigError."""
+    """A new secret, written to a file before any broker has it, so that it cannot get lost. Raises ConfigError."""
 
     def __init__(self, username: str, options: SecretOptions, authority: Path | None) -> None:
         self._options = options
@@ -102,7 +102,7 @@ def _authority(target: Target, users_file: Path | None) -> Path | None:
 
 
 def create(target: Target, username: str, options: SecretOptions, users_file: Path | None, *, admin: bool, as_json: bool) -> int:
-    """Create a user at every broker. Raises ConfigError for a name or secret that cannot be."""
+    """Create a user at every broker. Raises ConfigError for an invalid name or secret."""
     check_username(username)
     user_type = UserType.SUPER if admin else UserType.NORMAL
     with places(target, users_file) as found:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sprocketmq.errors import ConfigError
 
-# Not for every start alike: what they say belongs to one command line.
+# Not variables: they belong to one command line.
 _ONLY_TYPED = ("help", "show_config", "stop_with_stdin")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NOT_GIVEN = object()

@@ -117,7 +117,7 @@ class FaultProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _listen(self) -> None:
-        # Not asyncio.start_server: a server that is closed just after an accept leaves that connection open, unseen by anybody.
+        # Not asyncio.start_server: a server that is closed just after an accept leaves that connection open and unreferenced.
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         self._listener = listener = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
         listener.setblocking(False)
@@ -136,7 +136,7 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it went away again
+            return  # it disconnected again
         client.setblocking(False)
         link = _Link(client)
         if len(self._links) >= self._max_connections:

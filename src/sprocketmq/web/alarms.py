@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, by the newest sample (pure)."""
+"""The alarms of a cluster, from its newest sample (pure)."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from sprocketmq.web.samples import Alarm, BrokerView
 
 DISK_WARN, DISK_BAD = 0.75, 0.85
-# What an index or a slave may lack while it works as it should.
+# The backlog of an index or a slave that is still normal.
 BEHIND_BYTES = 16 << 20
 WAITING_SENDS = 1000
 MAX_ALARMS = 100

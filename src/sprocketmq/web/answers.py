@@ -11,7 +11,7 @@ from sprocketmq.net.tasks import Background
 from sprocketmq.web.failures import Failure, failure_of
 
 JSON_TYPE = "application/json"
-# A stream that says nothing for so long sends a comment, so that a peer that is gone is noticed.
+# A stream that is silent for this long sends a comment, so that a disconnected peer is detected.
 STREAM_SILENCE_S = 15.0
 WAITING_EVENTS = 16
 

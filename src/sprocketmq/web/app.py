@@ -1,4 +1,4 @@
-"""The application: which request reaches which function, and what it passes on the way."""
+"""The application: the routes from requests to functions, and the layers that requests pass."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def create_app(
     """Return the dashboard of a cluster as an ASGI application; ``app.state.dashboard`` is its Dashboard.
 
     ``read_only`` refuses what changes the cluster. ``allowed_hosts`` are names, beside addresses and localhost, under which browsers may
-    reach it. Raises ConfigError for a target whose credentials or TLS settings cannot be.
+    reach it. Raises ConfigError for a target with invalid credentials or TLS settings.
     """
     dashboard = Dashboard(target, read_only=read_only, clock=clock)
     endpoints = Endpoints(dashboard)
@@ -168,7 +168,7 @@ class Endpoints:
     # --- pages ---
 
     def of_route(self, route: Route) -> _Answer:
-        """Return what answers requests of a route."""
+        """Return the endpoint of a route."""
 
         async def answer(request: Request) -> Response:
             session = await self._checked_session(request)
@@ -187,7 +187,7 @@ class Endpoints:
         return answer
 
     def of_stream(self, stream: Stream) -> _Answer:
-        """Return what answers requests of a stream."""
+        """Return the endpoint of a stream."""
 
         async def answer(request: Request) -> Response:
             session = await self._checked_session(request)

@@ -1,4 +1,4 @@
-"""How a page's functions are called: ``Route`` registers one, ``Call`` is what it gets.
+"""The interface of a page's functions: ``Route`` registers one, ``Call`` is its argument.
 
 ::
 
@@ -95,10 +95,10 @@ class Call:
         """Return what ``load`` returned to this viewer at most ``max_age_s`` ago as ``name``; callers at the same time share one load."""
         return await self.session.cached(name, max_age_s, load)
 
-    # --- arguments: each raises ConfigError, with the argument's name, for a value that cannot be ---
+    # --- arguments: each raises ConfigError, with the argument's name, for an invalid value ---
 
     def text(self, name: str, default: str = _REQUIRED, *, most: int = MAX_TEXT) -> str:
-        """Return a text of up to ``most`` characters; without a default it must be there and not be empty."""
+        """Return a text of up to ``most`` characters; without a default it must be given and not empty."""
         value = self._argument(name, default)
         if value is default:
             return str(value)
@@ -118,7 +118,7 @@ class Call:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a truth value: true, false, 1 or 0."""
+        """Return a boolean: true, false, 1 or 0."""
         value = self._argument(name, default)
         if isinstance(value, bool):
             return value

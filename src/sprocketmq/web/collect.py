@@ -39,7 +39,7 @@ _UNITS = {"B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5, "EiB": 6}
 class Collector:
     """The newest view of the cluster and the history behind it.
 
-    ``admin`` returns the client to ask with, None while there is nobody who may ask.
+    ``admin`` returns the client for requests, None while no viewer has the right to ask.
     """
 
     def __init__(self, admin: Callable[[], Awaitable[AdminClient | None]], clock: Clock) -> None:
@@ -63,7 +63,7 @@ class Collector:
         self._background.keep("samples", self._sample_forever)
 
     async def close(self) -> None:
-        """Stop; those who follow ``updates`` come to their end."""
+        """Stop, and end all iterations of ``updates``."""
         self._closed = True
         await self._background.close()
         async with self._changed:
@@ -136,7 +136,7 @@ class Collector:
                     return ClusterView(time_ms=now_ms, problem="nobody is logged in who may see the cluster")
                 info = await admin.cluster()
         except (SprocketError, TimeoutError, OSError) as e:
-            # What was known stays visible, as away.
+            # The last known brokers stay visible, marked as away.
             return ClusterView(
                 time_ms=now_ms, problem=failure_of(e)[1].text, brokers=self._view.brokers, alarms=[Alarm("nameserver", "bad")]
             )
@@ -180,7 +180,7 @@ class Collector:
         return self._with_rates(view_of(broker, table, role), self._clock.monotonic())
 
     async def _role(self, admin: AdminClient, address: str) -> str:
-        """Return the role from the settings, where brokers of Apache have it; "" for one that does not tell."""
+        """Return the role from the settings, where brokers of Apache have it; "" for one that does not report it."""
         now = self._clock.monotonic()
         asked, role = self._roles.get(address, (-ROLE_MAX_AGE_S, ""))
         if now - asked >= ROLE_MAX_AGE_S:
@@ -260,7 +260,7 @@ def whole(text: str | None) -> int | None:
 
 
 def _first(rates: str | None) -> float | None:
-    """Return the rate of the shortest window. Brokers leave the windows out that they have not filled."""
+    """Return the rate of the shortest window. Brokers omit windows that they have not filled."""
     return number((rates or "").partition(" ")[0])
 
 

@@ -1,4 +1,4 @@
-"""What all requests of one dashboard share: its target, sessions, collector, and the limits of what runs at a time."""
+"""The state that all requests of one dashboard share: its target, sessions, collector, and concurrency limits."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Dashboard:
         return addresses if isinstance(addresses, str) else ";".join(addresses or ())
 
     async def start(self) -> None:
-        """Find out whether the cluster asks for logins, and begin to sample. A cluster that is away is asked again later."""
+        """Find out whether the cluster requires logins, and start sampling. An unreachable cluster is asked again later."""
         with contextlib.suppress(SprocketError, TimeoutError, OSError):
             await self.probe()
         self.collector.start()

@@ -34,7 +34,7 @@ _STATUS: tuple[tuple[type[SprocketError], int], ...] = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a page is told instead of a result: ``kind`` is the name of the error's class, ``text`` a sentence for people."""
+    """The answer to a page instead of a result: ``kind`` is the name of the error's class, ``text`` a sentence for the viewer."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""What every request passes before anything else: the names under which it may arrive, its origin, and the headers of every answer."""
+"""The checks of every request, of its host name and its origin, and the headers of every answer."""
 
 import ipaddress
 from collections.abc import Collection
@@ -27,7 +27,7 @@ LOCAL_NAMES = frozenset({"localhost"})
 class Guard:
     """Refuses requests that arrive under a foreign name or from a foreign page, and adds HEADERS to every answer.
 
-    A page of another site can have its own name resolve to this machine (DNS rebinding), and would then share its origin with the
+    A page of another site can make its own name resolve to this machine (DNS rebinding), and would then share its origin with the
     dashboard: so the Host must be an IP address, localhost, or one of ``names``.
     """
 
@@ -60,7 +60,7 @@ class Guard:
             )
         origin = headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
-        # Browsers say where a request comes from; a link from elsewhere may open a page, and nothing else.
+        # Browsers state the origin of a request; a link from another site may open a page, but nothing else.
         if path.startswith("/api/") and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             foreign = True
         if foreign:

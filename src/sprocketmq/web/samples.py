@@ -1,4 +1,4 @@
-"""What one sample of the cluster holds; the fields have the same names in the JSON that pages get."""
+"""The content of one sample of the cluster; the fields have the same names in the JSON for pages."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self

@@ -130,7 +130,7 @@ class DashboardServer:
         self.dashboard.end_streams()
         self._server.should_exit = True
         await asyncio.wait([self._serving])
-        if self.failure is not None and self._listening is not None:  # it did not get to that itself
+        if self.failure is not None and self._listening is not None:  # uvicorn may end before it closes them
             listening, self._listening = self._listening, None
             await self._server.shutdown(sockets=[listening])
         await self._background.close()

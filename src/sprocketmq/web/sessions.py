@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: sessions with clients that sign as their viewer, and the check of logins.
+"""The viewers of the dashboard: sessions with clients that sign as their viewer, and the check of logins.
 
 Without credentials of its own, and as long as the cluster asks for none, the dashboard has a single session for everybody. Otherwise a
 viewer gives the access key and the secret key of a user of the cluster. They are checked by a signed request, kept in memory, and
@@ -28,7 +28,7 @@ ADMIN_TIMEOUT_S = 5.0
 
 MAX_SESSIONS = 64
 SESSION_S = 12 * 3600.0
-# A session that nobody uses ends earlier.
+# An unused session ends earlier.
 UNUSED_S = 2 * 3600.0
 MAX_CACHED = 64
 
@@ -37,7 +37,7 @@ FAILURES_S = 60.0
 MAX_FAILURES_OF_KEY = 5
 MAX_FAILURES = 50
 
-# How long it is believed that the cluster refuses users whom it does not know.
+# How long the finding that the cluster refuses unknown users is cached.
 PROOF_S = 300.0
 
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ _C = TypeVar("_C", bound=Client)
 
 
 class Session:
-    """The clients of one viewer, which are made when they are needed. ``user`` is "" where nobody logs in."""
+    """The clients of one viewer, which are made when they are needed. ``user`` is "" where logins are not required."""
 
     def __init__(self, target: ClientArguments, user: str, clock: Clock) -> None:
         self.id = secrets.token_urlsafe(32)
@@ -146,14 +146,14 @@ class Sessions:
         return not session.closed and self._clock.monotonic() - session.started < SESSION_S
 
     async def collecting_admin(self) -> AdminClient | None:
-        """Return the client that samples: the dashboard's own, or, without credentials, that of the viewer who was here last, if any."""
+        """Return the client that samples: the dashboard's own, or, without credentials, that of the most recent viewer, if any."""
         if not self._login_needed or self._target["credentials"] is not None:
             return await self._everybody.admin()
         session = next(reversed(self._by_id.values()), None)
         return None if session is None else await session.admin()
 
     async def check_open(self) -> None:
-        """Ask a broker without a signature. Raises AuthenticationFailed when the cluster wants one."""
+        """Send a broker a request without a signature. Raises AuthenticationFailed when the cluster requires one."""
         admin = await self._everybody.admin()
         with contextlib.suppress(AuthorizationFailed, Refused):
             await _is_known(admin, None)
@@ -181,7 +181,7 @@ class Sessions:
         return session
 
     async def logout(self, session: Session) -> None:
-        """End a session. The one of everybody stays."""
+        """End a session, unless it is the shared one."""
         if self._by_id.pop(session.id, None) is not None:
             await session.close()
 
@@ -208,7 +208,7 @@ class Sessions:
 async def check_login(target: ClientArguments, *, proves: bool) -> None:
     """Check that the cluster knows the user of ``target``. Raises AuthenticationFailed, or the error of servers that do not answer.
 
-    A cluster that also accepts a user whom it cannot know has no access control, so that a login there proves nothing: Refused. With
+    A cluster that accepts a random user as well has no access control, so that a login there proves nothing: Refused. With
     ``proves`` that was checked before: a cluster delays its answers after several logins that fail.
     """
     async with AdminClient(timeout_s=ADMIN_TIMEOUT_S, **target) as admin:
@@ -232,9 +232,9 @@ async def _addresses(admin: AdminClient) -> list[str]:
 
 
 async def _is_known(admin: AdminClient, addresses: list[str] | None) -> bool:
-    """Ask the first broker that answers, or the nameserver, a signed question. Raises AuthenticationFailed for an unknown user.
+    """Send a signed request to the first broker that answers, or to the nameserver. Raises AuthenticationFailed for an unknown user.
 
-    Returns whether the question was answered; if not, the user is known and lacks the right to ask. Nameservers of Apache check nobody, so
+    Returns whether the request was allowed; if not, the user is known but lacks the right. Apache's nameservers check no users, so
     their answer alone says nothing.
     """
     try:

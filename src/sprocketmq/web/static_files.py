@@ -1,4 +1,4 @@
-"""The files of the pages, which travel in the wheel: read once, served from memory, so that no path of a request reaches the disk."""
+"""The static files of the pages, part of the wheel: read once and served from memory, so that no path of a request reaches the disk."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ class StaticFiles:
         self._files = dict(_files(root, ""))
         self._files |= _texts(self._files)
         shell = self._files.pop("shell.html")
-        # A JSON block is data: no browser runs it.
+        # A JSON block is data that browsers do not execute.
         self._shell = shell.replace(b"PAGES_JSON", json.dumps(list(pages)).encode())
 
     def shell(self, _: Request) -> Response:

@@ -30,6 +30,6 @@ class ClusterTarget:
     secure: str | os.PathLike[str] | None = None
 
     def resolved(self) -> ClientArguments:
-        """Return the arguments for clients, with what the environment adds. Raises ConfigError for settings that cannot be."""
+        """Return the arguments for clients, with what the environment adds. Raises ConfigError for invalid settings."""
         security = resolve(credentials=self.credentials, tls=self.tls, secure=self.secure)
         return {"namesrv": self.namesrv, "credentials": security.credentials, "tls": security.tls or False}

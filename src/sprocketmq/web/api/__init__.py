@@ -1,1 +1,1 @@
-"""What the pages request as JSON: one module per page, each with its ROUTES."""
+"""The JSON API of the pages: one module per page, each with its ROUTES."""

@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters of ``group`` to send to their origin topics.
 
-    ``receipt`` is a name that the page makes up for one replay: a second request with it returns the first one's receipt. ``again`` allows
+    ``receipt`` is a name that the page generates for one replay: a second request with it returns the first one's receipt. ``again`` allows
     dead letters that this dashboard has replayed before.
     """
 
@@ -96,7 +96,7 @@ async def browse(admin: AdminClient, group: str, wanted: Mapping[str, Any], repl
 
 
 async def compare(admin: AdminClient, group: str, place: Place) -> Json:
-    """Return a dead letter beside the message it was made from, as far as that is still there, and what differs."""
+    """Return a dead letter with its original message, if that still exists, and their differences."""
     topic = DLQ_PREFIX + check_group(group)
     letter, batch = await message_and_batch(admin, MessageQueue(topic, place.broker, place.queue), place.offset)
     shown = as_detail(letter, batch) | {"body": await asyncio.to_thread(body_part, letter)}
@@ -123,7 +123,7 @@ async def compare(admin: AdminClient, group: str, place: Place) -> Json:
 
 
 class Replays:
-    """The replays of one dashboard process: each receipt is for one replay, and a dead letter that was sent is not sent again unasked.
+    """The replays of one dashboard process: each receipt is for one replay, and a dead letter that was sent is sent again only on request.
 
     Both memories are bounded and end with the process; the copies' property REPLAYED_FROM remains.
     """
@@ -158,13 +158,13 @@ class Replays:
             self._receipts[key] = running
             while len(self._receipts) > MAX_RECEIPTS:
                 self._receipts.popitem(last=False)
-        # A browser that goes away ends its request, not the replay.
+        # A browser that disconnects ends its request, not the replay.
         return await share(running, lambda: RetriableError("the dashboard is closing: look into the origin topic for what was sent"))
 
     async def _replay(self, admin: AdminClient, producer: Producer | None, request: ReplayRequest) -> Json:
         topic = DLQ_PREFIX + request.group
         room = asyncio.Semaphore(SENDS_AT_ONCE)
-        origins: dict[str, str | None] = {}  # why nothing can be sent to a topic, None when it can
+        origins: dict[str, str | None] = {}  # by topic: why nothing can be sent to it, None when it can
         deadline = self._clock.monotonic() + REPLAY_TIMEOUT_S
 
         async def one(place: Place) -> Json:
@@ -246,7 +246,7 @@ class Replays:
 
 
 def _check(request: ReplayRequest) -> None:
-    """Raise ConfigError for a replay that cannot be."""
+    """Raise ConfigError for an invalid replay."""
     check_group(request.group)
     if not 0 < len(request.receipt) <= MAX_RECEIPT_NAME:
         raise ConfigError(f"a replay needs the name of its receipt, of at most {MAX_RECEIPT_NAME} characters")
@@ -255,7 +255,7 @@ def _check(request: ReplayRequest) -> None:
 
 
 def origin_topic(letter: ReceivedMessage) -> str | None:
-    """Return the topic that a dead letter was first sent to, None when the letter does not say."""
+    """Return the topic that a dead letter was first sent to, None when the letter does not contain it."""
     properties = letter.properties
     return next((properties[name] for name in _ORIGIN_TOPICS if properties.get(name)), None)
 
@@ -298,7 +298,7 @@ async def _original(admin: AdminClient, letter: ReceivedMessage) -> ReceivedMess
         return same or found[0]
     try:
         return next((message for message in await admin.messages_at(stored_id) if message.topic == origin), None)
-    except (ConfigError, RetriableError):  # a producer's id, or a broker that is away or known by another address
+    except (ConfigError, RetriableError):  # a producer's id, or a broker that is down or known by another address
         return None
 
 

@@ -1,4 +1,4 @@
-"""The members of a consumer group, and which queues each of them has: what it reports itself, through its broker (307)."""
+"""The members of a consumer group and their queues, as each member reports them through its broker (307)."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.web.api.reader import ClusterReader, Json
 
-# Members that are asked what they do; the rest is listed only.
+# The number of members that are asked for their state; the others are only listed.
 MAX_MEMBERS_ASKED = 64
 MAX_MEMBERS_SHOWN = 512
 
@@ -42,7 +42,7 @@ class Member:
 
 
 async def members_of(reader: ClusterReader, group: str) -> tuple[list[Member], list[Json], dict[str, str]]:
-    """Return the members by client id, their subscriptions by topic, and the reasons of brokers that did not tell theirs."""
+    """Return the members by client id, their subscriptions by topic, and the reasons of brokers that did not report theirs."""
     answers, missing = await reader.ask_all(lambda address: reader.admin.members_on(address, group))
     brokers = await reader.brokers()
     found: dict[str, tuple[Member, str]] = {}

@@ -1,6 +1,6 @@
 """The page *Groups*: all consumer groups, how far those that are shown have read, one group with members and queues, and resets.
 
-A number that a broker did not tell is None, never 0: a group whose broker is away has an unknown lag.
+A number that a broker did not report is None, never 0: a group whose broker is down has an unknown lag.
 """
 
 from functools import partial
@@ -69,7 +69,7 @@ def _row(name: str, configs: dict[str, SubscriptionGroupConfig]) -> Json:
 
 
 async def group_figures(reader: ClusterReader, names: list[str]) -> Json:
-    """Return by group how far it has read. A figure that no broker told is None; ``unknown`` says why."""
+    """Return the progress of groups. A figure that no broker reported is None; ``unknown`` has the reasons."""
     if len(names) > MAX_ROWS:
         raise ConfigError(f"ask for the figures of up to {MAX_ROWS} groups at once, not {len(names)}")
     figures = await all_of(_figures(reader, name) for name in names)
@@ -88,7 +88,7 @@ async def _figures(reader: ClusterReader, group: str) -> Json:
 
 
 async def _progress(reader: ClusterReader, group: str, stats: dict[str, ConsumeStats], *, partial: bool) -> Json:
-    """Return the figures of a group: what waits, for how long at most, how fast it goes, and what failed."""
+    """Return the figures of a group: its lag, the longest wait, its rates, and its dead letters."""
     own = {queue: offset for one in stats.values() for queue, offset in one.offset_table.items() if queue.topic != RETRY_PREFIX + group}
     retries = {queue: offset for one in stats.values() for queue, offset in one.offset_table.items() if queue.topic == RETRY_PREFIX + group}
     lag = sum(max(0, offset.broker_offset - offset.consumer_offset) for offset in own.values())
@@ -121,7 +121,7 @@ def _oldest(now_ms: int, times_ms: list[int]) -> float | None:
 
 
 async def _dead_letters(reader: ClusterReader, group: str) -> int | None:
-    """Return how many dead letters of a group are stored; None when a broker that may have some does not tell."""
+    """Return how many dead letters of a group are stored; None when a broker that may have some does not answer."""
     topic = DLQ_PREFIX + group
     table, missing = await reader.topic_table()
     stats, unknown = await reader.ask_all(lambda address: reader.admin.topic_stats_on(address, topic), table.get(topic, ()))
@@ -133,7 +133,7 @@ async def _dead_letters(reader: ClusterReader, group: str) -> int | None:
 async def group_detail(reader: ClusterReader, group: str) -> Json:
     """Return one group: settings, figures, members, and each queue with the member that has it. Raises GroupNotFound."""
     table, missing = await _table(reader, GROUPS_AGE_S)
-    if group not in table:  # it may be new
+    if group not in table:  # the group may be new
         table, missing = await _table(reader, 0.0)
     configs = table.get(group, {})
     if not configs and not missing:

@@ -1,6 +1,6 @@
 """Stored messages as JSON for the pages: one line of a list, all about one message, and a part of its body.
 
-Nothing in a message is trusted: what cannot be decoded is said in words, and each text has a limit.
+Nothing in a message is trusted: the answer describes what cannot be decoded, and each text has a limit.
 """
 
 import base64
@@ -118,11 +118,11 @@ def _preview(message: ReceivedMessage) -> Json:
     else:
         try:
             whole = decompress(stored, message.sys_flag, max_bytes=PREVIEW_INFLATED_BYTES)
-        except ProtocolError:  # too large to inflate for a list, or damaged: the message's own page tells
+        except ProtocolError:  # too large to inflate for a list, or damaged: the message's own page shows it
             return {"bytes": None, "preview": None}
         body, size = whole[:PREVIEW_BYTES], len(whole)
     text = body.decode(errors="replace")
-    # The cut may go through a character; text that is no text at all is not worth showing.
+    # The cut may split a character; binary data is not shown as text.
     return {"bytes": size, "preview": text.rstrip("\ufffd") if text.count("\ufffd") <= 1 else None}
 
 

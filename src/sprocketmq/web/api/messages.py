@@ -158,10 +158,10 @@ async def produce(admin: AdminClient, producer: Producer, wanted: NewMessage) ->
 
 
 async def follow(admin: AdminClient, topic: str, *, tick_s: float = TICK_S, clock: Clock = SYSTEM_CLOCK) -> AsyncGenerator[Json]:
-    """Yield what is stored in a topic from now on, once a tick: ``messages``, how many were ``skipped``, and the ``rate`` per second.
+    """Yield the messages stored in a topic from now on, once a tick: ``messages``, how many were ``skipped``, and the ``rate`` per second.
 
     It belongs to no consumer group and commits nothing: it asks for the ends of the queues and reads what lies before them. It ends with
-    ``ended`` when the topic is gone (``"gone"``) or after MAX_FOLLOWED_S (``"time"``); ``problem`` says why a tick brought nothing.
+    ``ended`` when the topic is gone (``"gone"``) or after MAX_FOLLOWED_S (``"time"``); ``problem`` says why a tick has no messages.
     """
     began = before = clock.monotonic()
     ends: dict[MessageQueue, int] | None = None
@@ -229,7 +229,7 @@ def _contains(text: str) -> Callable[[ReceivedMessage], bool]:
     def contains(message: ReceivedMessage) -> bool:
         try:
             return data in message.raw_properties or data in message.body
-        except SprocketError:  # damaged: not to be found by its text
+        except SprocketError:  # damaged: cannot be found by its text
             return False
 
     return contains
@@ -239,7 +239,7 @@ async def _by_id(admin: AdminClient, topic: str, msg_id: str) -> list[ReceivedMe
     """Return the messages with an id, the producer's or the broker's."""
     try:
         found = [message for message in await admin.messages_at(msg_id) if message.topic == topic]
-    except (ConfigError, RetriableError):  # no broker's id, or its broker is away or known by another address
+    except (ConfigError, RetriableError):  # not a broker's id, or its broker is down or known by another address
         found = []
     return found or await admin.query_by_unique_key(topic, msg_id)
 
@@ -297,7 +297,7 @@ async def produce_route(call: Call) -> object:
 
 
 async def follow_stream(call: Call) -> AsyncGenerator[tuple[str, object]]:
-    """Send what is stored in a topic as it comes."""
+    """Stream the messages of a topic as they are stored."""
     async with aclosing(follow(await call.admin(), call.text("topic"))) as ticks:
         async for tick in ticks:
             if not call.dashboard.sessions.open(call.session):

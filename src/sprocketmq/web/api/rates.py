@@ -1,11 +1,11 @@
-"""How fast a group's topics grow and the group reads, from two looks at its offsets: brokers of any version tell these."""
+"""The rates at which a group's topics grow and the group reads, from two samples of its offsets, which brokers of any version report."""
 
 from collections import deque
 from dataclasses import dataclass
 
 from sprocketmq.web.api.reader import ClusterReader
 
-# Looks are kept for a minute, one each LOOK_S at most; rates need two that are LOOK_S apart.
+# Samples are kept for a minute, at most one per LOOK_S; rates need two that are LOOK_S apart.
 LOOK_S, KEPT_S = 4.0, 60.0
 
 
@@ -18,7 +18,7 @@ class Rates:
 
 
 def rates_of(reader: ClusterReader, name: str, stored: int, committed: int) -> Rates | None:
-    """Return the rates since the oldest look of the last minute under ``name``; None when there was none, or offsets were reset since.
+    """Return the rates since the oldest sample of the last minute under ``name``; None when there was none, or offsets were reset since.
 
     ``stored`` and ``committed`` are the sums of the queues' end offsets and of the group's offsets, now.
     """
@@ -27,7 +27,7 @@ def rates_of(reader: ClusterReader, name: str, stored: int, committed: int) -> R
     if looks is None:
         looks = deque()
     if looks and (stored < looks[-1][1] or committed < looks[-1][2]):
-        looks.clear()  # a reset, or a topic that was made again
+        looks.clear()  # a reset, or a recreated topic
     while looks and now - looks[0][0] > KEPT_S:
         looks.popleft()
     found = None
@@ -41,7 +41,7 @@ def rates_of(reader: ClusterReader, name: str, stored: int, committed: int) -> R
 
 
 def catch_up_s(lag: int, rates: Rates) -> float | None:
-    """Return the seconds until nothing waits at these rates, None when the group does not gain on its topics."""
+    """Return the seconds until the lag is 0 at these rates, None when the group does not catch up with its topics."""
     if lag == 0:
         return 0.0
     gain = rates.consumed - rates.stored

@@ -1,4 +1,4 @@
-"""Reads a whole cluster for the pages: few requests at once, a time limit for each, and a reason for each broker that does not answer.
+"""Queries a whole cluster for the pages: few requests at a time, a timeout for each, and a reason for each broker that does not answer.
 
 A broker that cannot be reached fails at once for the next AWAY_S seconds, so that a list of 1,000 groups does not wait 1,000 times for it.
 """
@@ -29,11 +29,11 @@ _T = TypeVar("_T")
 
 
 class BrokerAway(RetriableError):
-    """A broker that did not answer a moment ago is not asked again yet; the text is that of its failure."""
+    """A broker that just failed to answer is not asked again yet; the text is that of its failure."""
 
 
 class ClusterReader:
-    """Asks the brokers of one AdminClient. Lists are kept for some seconds, and shared by those who ask for them at the same time."""
+    """Asks the brokers of one AdminClient. Lists are cached for some seconds, and shared by concurrent callers."""
 
     def __init__(self, admin: AdminClient, *, timeout_s: float = REQUEST_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK) -> None:
         self.admin = admin
@@ -69,7 +69,7 @@ class ClusterReader:
                 raise BrokerAway(reason) from e
 
     async def ask_member(self, request: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the answer of a client that a broker asks for us. One that hangs says nothing about its broker, which stays in use."""
+        """Return the answer of a client, which its broker requests. A client that hangs does not count against its broker."""
         async with self._slots:
             try:
                 return await self._limited(request())
@@ -108,7 +108,7 @@ class ClusterReader:
         async with asyncio.timeout(self._timeout_s):
             return await request
 
-    # --- lists that are kept ---
+    # --- cached lists ---
 
     async def topic_table(self, topic: str = "") -> tuple[dict[str, dict[str, TopicConfig]], dict[str, str]]:
         """Return the settings of all topics, by topic and broker name, and the reasons of brokers whose topics are missing.
@@ -127,7 +127,7 @@ class ClusterReader:
         return found, missing
 
     async def kept(self, name: str, max_age_s: float, load: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what a ``load`` found that began at most ``max_age_s`` before this call. Callers share one; a failure is not kept."""
+        """Return the result of a ``load`` that began at most ``max_age_s`` before this call. Callers share one; failures are not cached."""
         oldest = self.clock.monotonic() - max_age_s
         async with self._loading[name]:
             entry = self._kept.get(name)
@@ -137,7 +137,7 @@ class ClusterReader:
             return found
 
     def forget(self) -> None:
-        """Read lists again, after a change."""
+        """Drop the cached lists, after a change."""
         self._kept.clear()
 
     def sample(self, name: str) -> Any:

@@ -13,7 +13,7 @@ from sprocketmq.web.calls import Call, Route
 HISTORY_MS = 3_600_000
 # A query that runs reports every ten seconds.
 SILENT_AFTER_MS = 60_000
-# Rates are those of this last stretch of time.
+# The window of the rates.
 RATE_MS = 60_000
 MAX_REPORTS = 4000
 MAX_QUERIES, MAX_POINTS = 100, 240
@@ -22,7 +22,7 @@ MAX_QUERIES, MAX_POINTS = 100, 240
 async def queries(admin: AdminClient, topic: str = PROGRESS_TOPIC, clock: Clock = SYSTEM_CLOCK) -> Json:
     """Return the queries that have reported in the last hour, those farthest behind first, with their lag over time.
 
-    Everybody who may send to the topic can write reports, so numbers are shown and never acted on. ``missing`` when there is no such topic.
+    Anyone who may send to the topic can write reports, so numbers are only displayed. ``missing`` when there is no such topic.
     """
     now_ms = clock.time_ms()
     try:
@@ -59,7 +59,7 @@ async def queries(admin: AdminClient, topic: str = PROGRESS_TOPIC, clock: Clock 
 
 
 def _query(reports: list[tuple[int, ProgressReport]], now_ms: int) -> Json:
-    """Return what is shown of one query; ``reports`` are in the order of their store times, the brokers' clocks."""
+    """Return the view of one query; ``reports`` are in the order of their store times, by the brokers' clocks."""
     at_ms, newest = reports[-1]
     read_rate, added_rate = _rates(reports)
     closing = None if read_rate is None or added_rate is None else read_rate - added_rate

@@ -1,6 +1,6 @@
-"""The page *Store*: of each broker its log in segments, queues, key index and disk, and what expires when.
+"""The page *Store*: for each broker its log segments, queues, key index and disk, and when segments expire.
 
-All brokers tell where their log begins and ends and how full the disk is (28), and for how long they keep messages (26). Segments with
+All brokers report the bounds of their log and the use of their disk (28), and how long they keep messages (26). Segments with
 their times, numbers of queues and the fill of the index are keys that SprocketMQ's brokers add to 28; of others they are None, and
 ``unknown`` is true.
 """
@@ -42,7 +42,7 @@ async def _store(reader: ClusterReader, name: str, broker_id: int, address: str)
 
 
 def store_of(runtime: dict[str, str], config: dict[str, str]) -> Json:
-    """Return what a broker's runtime information and settings say about its store. What they do not say is None."""
+    """Return the facts about a store in a broker's runtime information and settings. Missing ones are None."""
     begin, end = _number(runtime.get("commitLogMinOffset")), _number(runtime.get("commitLogMaxOffset"))
     segment_bytes = _number(config.get("mappedFileSizeCommitLog"))
     keep_ms = _hours_ms(config.get("fileReservedTime"))
@@ -78,7 +78,7 @@ def store_of(runtime: dict[str, str], config: dict[str, str]) -> Json:
 
 
 def segments_of(text: str, keep_ms: int | None) -> list[Json] | None:
-    """Return the oldest segments with the earliest time at which each may be deleted; None when a broker does not tell them.
+    """Return the oldest segments with the earliest time at which each may be deleted; None when a broker does not report them.
 
     A segment may go when it was last written ``keep_ms`` ago; the broker deletes in its hours, or sooner when its disk fills up.
     """

@@ -18,7 +18,7 @@ from sprocketmq.web.calls import Call, Route
 # Rows that one request may ask about, queues and groups that are shown of one topic.
 MAX_ROWS = 100
 MAX_QUEUES_SHOWN, MAX_GROUPS_SHOWN = 1024, 200
-# How much is read to see which tags a topic has.
+# Limits of the sample that shows the tags of a topic.
 TAG_MESSAGES, TAG_BYTES, TAG_TIMEOUT_S = 256, 2 << 20, 5.0
 MAX_TAGS_SHOWN = 50
 
@@ -38,7 +38,7 @@ async def list_topics(reader: ClusterReader) -> Json:
     problem = ""
     try:
         names.update(await reader.kept("topic names", 5.0, reader.admin.topics))
-    except SprocketError as e:  # Apache's nameserver may be told not to list topics
+    except SprocketError as e:  # Apache's nameserver may be configured not to list topics
         problem = str(e)
     cluster = await reader.cluster()
     reserved = reserved_names(cluster)
@@ -65,7 +65,7 @@ def reserved_names(cluster: ClusterInfo) -> set[str]:
 
 
 def kind_of(name: str, reserved: set[str]) -> str:
-    """Return what a topic is for: dlq, retry, system (of RocketMQ itself, or named like a broker or cluster) or normal."""
+    """Return the kind of a topic: dlq, retry, system (of RocketMQ itself, or named like a broker or cluster) or normal."""
     if name.startswith(DLQ_PREFIX):
         return "dlq"
     if name.startswith(RETRY_PREFIX):
@@ -80,7 +80,7 @@ def type_of(configs: dict[str, TopicConfig]) -> str | None:
 
 
 async def topic_figures(reader: ClusterReader, names: list[str]) -> Json:
-    """Return by topic what is stored in it and how fast it grows. A figure that no broker told is None; ``unknown`` says why.
+    """Return the size and growth of topics. A figure that no broker reported is None; ``unknown`` has the reasons.
 
     ``rate`` counts messages per second in the last minute, ``batch`` messages per send request, ``bytes`` is the number of messages times
     the mean size of those sent lately.
