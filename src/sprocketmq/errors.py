@@ -358,7 +358,7 @@ class NotARequest(ConfigError):
     """The message to reply to is not a request: its sender did not call ``request``."""
 
     def __init__(self, msg_id: str, missing: Sequence[str]) -> None:
-        super().__init__(f"message {msg_id} is no request, it lacks {', '.join(missing)}: reply to messages sent with request() only")
+        super().__init__(f"message {msg_id} is not a request, it lacks {', '.join(missing)}: reply to messages sent with request() only")
         self.msg_id = msg_id
         self.missing: tuple[str, ...] = tuple(missing)
 

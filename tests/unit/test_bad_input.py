@@ -654,7 +654,7 @@ def test_a_configuration_file_of_another_shape_is_named_with_the_next_step(tmp_p
     path.write_text('{"topicConfigTable":{"orders":5}}')
     code, err = serve_on(tmp_path, capfd)
     assert code == 2
-    assert f"{path} is no such file as brokers write" in err
+    assert f"{path} is not a file as brokers write it" in err
     assert f"`sprocketmq inspect {path}` shows it" in err
 
 

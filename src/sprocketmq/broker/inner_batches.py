@@ -82,7 +82,7 @@ def members_of(record: memoryview, *, first_offset: int) -> list[bytes]:
 
 
 def singles_of(record: memoryview, *, first_offset: int) -> list[bytes] | None:
-    """Return the messages of a batch from a queue offset on, as records of their own; None for a record that is no batch.
+    """Return the messages of a batch from a queue offset on, as records of their own; None for a record that is not a batch.
 
     Raises RemoteProtocolError for a batch that cannot be taken apart.
     """

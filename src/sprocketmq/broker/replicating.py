@@ -375,7 +375,7 @@ class Replication:
                 log.warning("%s: the former master at %s cannot be told of epoch %d yet: %s", self._name, former, epoch, e)
             else:
                 if refusal:
-                    log.warning("%s: the former master at %s goes on: %s", self._name, former, refusal)
+                    log.warning("%s: the former master at %s continues: %s", self._name, former, refusal)
                 for _ in range(FREEZE_POLLS):
                     if follower is None or self.following.looks != looks or follower.state is not FollowerState.FOLLOWING:
                         break

@@ -87,7 +87,7 @@ class SavedFiles:
                     take(tree or {})
                 except RemoteProtocolError as e:
                     raise ConfigError(
-                        f"{file.path} is no such file as brokers write: {e};"
+                        f"{file.path} is not a file as brokers write it: {e};"
                         f" `sprocketmq inspect {file.path}` shows it, mend it or remove it"
                     ) from None
         if trees:

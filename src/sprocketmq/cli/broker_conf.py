@@ -136,7 +136,7 @@ def _given(each: Property, values: dict[str, str], source: str, *, for_namesrv: 
         raise ValueError(f"{key} has no effect here: {REFUSED[key]}; leave it out")
     if for_namesrv and key in SETTINGS:
         raise ValueError(f"{key} is a setting of brokers; leave it out")
-    raise ValueError(f"unknown key {key!r}; {closest(key) or 'it is no setting of Apache RocketMQ 5.5.0'}")
+    raise ValueError(f"unknown key {key!r}; {closest(key) or 'it is not a setting of Apache RocketMQ 5.5.0'}")
 
 
 def closest(key: str) -> str:

@@ -220,7 +220,7 @@ class Settings:
         before = set(self.explicit)
         for key, value in _table(_file_text(path), source).items():
             if key in KEYS and key not in SECURITY_KEYS:
-                raise ConfigError(f"{source}: {key} is no setting of TLS or access control; put it into a file for --config")
+                raise ConfigError(f"{source}: {key} is not a setting of TLS or access control; put it into a file for --config")
             self.put(key, value, source)
             if key.endswith("_file") and value:
                 setattr(self, key, str(_inside(root, value, f"{source}: {key}")))

@@ -53,7 +53,7 @@ def run(options: InspectOptions) -> int:
     file = identify(path)
     with FileView(REAL_FS, path) as view:
         if options.topic is not None and file.kind not in ("commitlog", "dispatched"):
-            raise ConfigError(f"--topic chooses among messages; {path} is no commit log file (it is: {_KIND_NAMES[file.kind]})")
+            raise ConfigError(f"--topic chooses among messages; {path} is not a commit log file (it is: {_KIND_NAMES[file.kind]})")
         rows: list[tuple[object, ...]] = []
         limit = _limit_of(options)
         if file.kind == "index" and limit is not None:

@@ -36,7 +36,7 @@ def parser() -> OptionsWithVariables:
         help="who may use it, as JSON; default: the user of --secure or --access-key-file",
     )
     p.add_argument(
-        "--tls-cert", metavar="FILE", type=Path, help="certificate (default: that of --secure DIR, or one that nobody can verify)"
+        "--tls-cert", metavar="FILE", type=Path, help="certificate (default: that of --secure DIR, or one that clients cannot verify)"
     )
     p.add_argument("--tls-key", metavar="FILE", type=Path, help="its key")
     p.add_argument("--tls-only", action="store_true", help="refuse clients that do not encrypt")

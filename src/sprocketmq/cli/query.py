@@ -72,7 +72,7 @@ def _by_id(admin: sync.AdminClient, topic: str, msg_id: str) -> list[ReceivedMes
 
 
 def time_ms(option: str, text: str | None, default: int) -> int:
-    """Return a time option in milliseconds, or ``default`` when it is not given. Raises ConfigError for what is no time."""
+    """Return a time option in milliseconds, or ``default`` when it is not given. Raises ConfigError for an invalid time."""
     if text is None:
         return default
     return round(seconds_of(text, option) * 1000)

@@ -248,6 +248,6 @@ def _drawn(picture: Picture, rows: int) -> "RenderGroup":
 
 
 def top(target: Target, *, interval_s: float, rows: int, once: bool, as_json: bool) -> int:
-    """Show the rates until interrupted, or once: always when standard output is no terminal. Returns the exit code."""
+    """Show the rates until interrupted, or once: always when standard output is not a terminal. Returns the exit code."""
     once = once or as_json or not sys.stdout.isatty()
     return asyncio.run(_run(target, interval_s, rows, once=once, as_json=as_json))

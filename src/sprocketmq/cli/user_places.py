@@ -220,7 +220,7 @@ class Changes:
         self._facts: list[dict[str, object]] = []
 
     def make(self, place: Place, act: Callable[[], str], *, harmless: tuple[str, str] | None = None) -> None:
-        """Run ``act`` and print the sentence that it returns. ``harmless``: the remark of a refusal that is no failure, its sentence."""
+        """Run ``act`` and print the sentence that it returns. ``harmless``: the remark of a refusal that is not a failure, its sentence."""
         try:
             text = act()
         except SprocketError as e:

@@ -70,7 +70,7 @@ class OptionsWithVariables(argparse.ArgumentParser):
             if variable not in known:
                 meant = difflib.get_close_matches(variable.removeprefix(self._prefix), [name.upper() for name in known.values()], 1)
                 advice = f": did you mean {self._prefix}{meant[0]}?" if meant else "; remove it"
-                raise ConfigError(f"{variable} is no option of `{self.prog}`{advice}")
+                raise ConfigError(f"{variable} is not an option of `{self.prog}`{advice}")
             found[known[variable]] = _value(self._added[known[variable]], variable, os.environ[variable])
         return found
 

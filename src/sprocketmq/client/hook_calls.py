@@ -318,7 +318,7 @@ def _unusable(changed: object, message: Message, fixed: list[object]) -> str:
         if getattr(changed, name) != value:
             return f"a message with another {name}"
     if not _is_mapping(changed.properties):
-        return "a message whose properties are no mapping"
+        return "a message whose properties are not a mapping"
     total = _OWN_PROPERTIES
     try:
         for name, value in changed.properties.items():

@@ -49,7 +49,7 @@ class TlsConfig:
 def client_context(tls: "bool | TlsConfig | None") -> ssl.SSLContext | None:
     """Return the context for a client's connections, None without TLS (None or False). True means ``TlsConfig()``.
 
-    Raises ConfigError, naming the file, for files that cannot be read or are no certificates and keys that belong together. Logs a warning
+    Raises ConfigError, naming the file, for files that cannot be read, or are not matching certificates and keys. Logs a warning
     when certificates are not verified.
     """
     if tls is None or tls is False:

@@ -89,14 +89,14 @@ class WorkerProcess:
                 self.ended = self.ended or report.ended
                 self._on_report(report)
         except (msgspec.DecodeError, ValueError) as e:
-            self.failure = FatalError(f"{self.plan.worker} wrote a line that is no report ({e}): its driver must not print")
+            self.failure = FatalError(f"{self.plan.worker} wrote a line that is not a report ({e}): its driver must not print")
             process.kill()
         code = await process.wait()
         await asyncio.wait([errors])
         if not self.ended and self.failure is None:
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             said = f"; the last lines it wrote: {' / '.join(self._errors)}" if self._errors else ""
-            self.failure = FatalError(f"worker {self.plan.worker} was ended {how}, so the run cannot go on{said}")
+            self.failure = FatalError(f"worker {self.plan.worker} was ended {how}, so the run cannot continue{said}")
         self._on_report(WorkerReport(worker=self.plan.worker, phase="gone"))
 
     async def _keep_errors(self, stream: asyncio.StreamReader) -> None:

@@ -126,7 +126,7 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
     zstandard = _library("zstandard")
     frame = bytes(data)
     if frame[:4] != _ZSTD_MAGIC:
-        raise RemoteProtocolError("compressed body is no Zstandard frame")
+        raise RemoteProtocolError("compressed body is not a Zstandard frame")
     try:
         end, bound = _zstd_extent(frame, zstandard.frame_header_size(frame), has_checksum=bool(frame[4] & 4))
         _checked(b"", end <= len(frame), frame[end:], max_bytes)

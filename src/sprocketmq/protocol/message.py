@@ -126,16 +126,16 @@ def check_ordering_key(message: Message, index: int | None = None) -> None:
 
 
 def not_a_message(value: object, index: int | None = None) -> NotAMessage:
-    """Return the error for something that was to be sent and is no Message; ``index`` is its place in a batch."""
+    """Return the error for something that was to be sent and is not a Message; ``index`` is its place in a batch."""
     if hasattr(value, "topic") and hasattr(value, "body"):
         advice = "to send on what was received, make a Message of its topic, body, tag and keys"
     else:
         advice = "give a Message('topic', b'body')"
-    return NotAMessage(f"it is no Message but {type(value).__name__}: {advice}", index=index)
+    return NotAMessage(f"it is not a Message but {type(value).__name__}: {advice}", index=index)
 
 
 def unsendable(value: object, error: BaseException) -> BaseException:
-    """Return what to raise when sending ``value`` ended in ``error``: that it is no Message, if that is why."""
+    """Return what to raise when sending ``value`` ended in ``error``: that it is not a Message, if that is why."""
     told = isinstance(error, AttributeError | TypeError | ConfigError)
     return not_a_message(value) if told and not isinstance(value, Message) else error
 

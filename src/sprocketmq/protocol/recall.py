@@ -28,10 +28,10 @@ class RecallHandle(NamedTuple):
             decoded = base64.b64decode(text[: _MAX_LENGTH + 1].encode(), altchars=b"-_", validate=True).decode()
             version, topic, broker_name, time, uniq_key = decoded.split(" ")
         except (binascii.Error, ValueError):
-            raise RemoteProtocolError("this is no recall handle: give it back as the send returned it") from None
+            raise RemoteProtocolError("this is not a recall handle: give it back as the send returned it") from None
         in_time = time.isascii() and time.isdigit() and len(time) <= _MAX_DIGITS
         if version != _VERSION or not (in_time and topic and broker_name and uniq_key):
-            raise RemoteProtocolError("this is no recall handle of a version that is known")
+            raise RemoteProtocolError("this is not a recall handle of a known version")
         return cls(topic, broker_name, int(time), uniq_key)
 
     def __str__(self) -> str:

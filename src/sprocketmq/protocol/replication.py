@@ -99,7 +99,7 @@ class TransferReader:
                     "the master asks for a shared secret, and this slave has none: give it the same ha_secret or inner_credentials"
                 )
             if log_offset < 0 or size < 0:
-                raise RemoteProtocolError(f"a transfer of {size} bytes from log offset {log_offset}: this is no HA port of a master")
+                raise RemoteProtocolError(f"a transfer of {size} bytes from log offset {log_offset}: this is not the HA port of a master")
             if size:
                 self._log_offset, self._body_left = log_offset, size
             else:

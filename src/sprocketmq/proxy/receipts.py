@@ -36,7 +36,7 @@ class Receipt(NamedTuple):
         """Read a handle that a client gave. Raises Refused."""
         match = _HANDLE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
         if match is None:
-            raise Refused(Code.INVALID_RECEIPT_HANDLE, "this is no receipt handle: give one back as a receive call returned it")
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "this is not a receipt handle: give one back as a receive call returned it")
         start, popped, invisible, revive, kind = (int(text) for text in match.group(1).split(" "))
         queue_id, offset, log_offset = (int(text) for text in match.group(3).split(" "))
         if kind not in (NORMAL, RETRY, RETRY_V2) or any(not -1 <= n < 2**63 for n in (start, popped, invisible, offset, log_offset)):

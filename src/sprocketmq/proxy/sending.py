@@ -60,7 +60,7 @@ class Transaction(NamedTuple):
         broker_name, _, places = text.rpartition("@")
         half, _, log_offset = places.partition("-")
         if not broker_name or not half.isdecimal() or not log_offset.isdecimal() or len(places) > 40:
-            raise Refused(Code.INVALID_TRANSACTION_ID, "this is no transaction id: give it back as the send returned it")
+            raise Refused(Code.INVALID_TRANSACTION_ID, "this is not a transaction id: give it back as the send returned it")
         return cls(broker_name, int(half), int(log_offset))
 
     def __str__(self) -> str:

@@ -120,7 +120,7 @@ def parse_actions(texts: Iterable[str]) -> tuple[Action, ...]:
 
 
 def source_address(host: str) -> Address | None:
-    """Return the address of a peer; an IPv4 one that is written as IPv6 is the IPv4 one. None for a host that is no address."""
+    """Return the address of a peer; an IPv4 one that is written as IPv6 is the IPv4 one. None for a host that is not an address."""
     try:
         address = ip_address(host.strip("[]").partition("%")[0])
     except ValueError:

@@ -193,7 +193,7 @@ class Values:
             return found
 
         def no_number(word: str) -> Never:
-            raise self.error(name, f"{word} is no JSON number")
+            raise self.error(name, f"{word} is not a JSON number")
 
         try:
             return json.loads(text, object_pairs_hook=once, parse_constant=no_number)

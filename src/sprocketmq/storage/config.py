@@ -51,7 +51,7 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
     for word in text.split():
         number, unit = word[:-1], _UNITS_MS.get(word[-1])
         if unit is None or not (number.isascii() and number.isdigit()) or not 0 < int(number[:12]) * unit <= _MAX_DELAY_MS:
-            raise ConfigError(f"message_delay_level {word!r} is no delay: write a number above 0 and s, m, h or d, at most 365d")
+            raise ConfigError(f"message_delay_level {word!r} is not a delay: write a number above 0 and s, m, h or d, at most 365d")
         levels.append(int(number) * unit)
     if not 0 < len(levels) <= MAX_DELAY_LEVELS:
         raise ConfigError(f"message_delay_level has {len(levels)} levels, it must have 1 to {MAX_DELAY_LEVELS}")

@@ -102,7 +102,7 @@ def _check_elsewhere(fs: FileSystem, root: str, names: set[str]) -> None:
         raise StoreNotSupported(
             f"{root}/{_TIERED}",
             "older messages of this store are in tiered storage, which only Apache's broker reads",
-            "to go on with what is in the commit log alone, move this file away",
+            "to continue with what is in the commit log alone, move this file away",
         )
     if "compaction" in names:
         for topic in fs.list(f"{root}/compaction/compactionLog"):
@@ -110,7 +110,7 @@ def _check_elsewhere(fs: FileSystem, root: str, names: set[str]) -> None:
                 raise StoreNotSupported(
                     f"{root}/compaction/compactionLog/{topic.name}",
                     "this topic is compacted: its older messages are only here, where only Apache's broker reads them",
-                    f"to go on with what is in the commit log alone, move {root}/compaction away",
+                    f"to continue with what is in the commit log alone, move {root}/compaction away",
                 )
 
 

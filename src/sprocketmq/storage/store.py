@@ -217,7 +217,7 @@ class MessageStore:
         return self._replica
 
     def lead(self) -> None:
-        """Turn a replica back into a store that takes messages of its own; no effect when the store is no replica.
+        """Turn a replica back into a store that takes messages of its own; no effect when the store is not a replica.
 
         All complete records are dispatched, an incomplete one at the end is cut off, and the next message follows them. Begin an
         epoch at ``commitlog_max_offset`` (``epochs.begin``) before the first message is staged. Raises StoreWriteFailed or StoreFailed

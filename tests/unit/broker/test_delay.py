@@ -427,7 +427,7 @@ async def test_our_broker_delivers_what_apaches_left_parked(start_broker, connec
 async def test_a_file_of_positions_that_is_none_stops_the_start(start_broker, tmp_path, text):
     (tmp_path / "store/config").mkdir(parents=True)
     (tmp_path / "store/config/delayOffset.json").write_text(text)
-    with pytest.raises(ConfigError, match="is no such file as brokers write"):
+    with pytest.raises(ConfigError, match="is not a file as brokers write it"):
         await start_broker()
 
 

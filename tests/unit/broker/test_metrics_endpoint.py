@@ -54,12 +54,12 @@ async def endless():
         (
             b"GET /metrics",
             400,
-            "this is the metrics port, which answers `GET /metrics` over HTTP/1.1: it is no port for RocketMQ clients\n",
+            "this is the metrics port, which answers `GET /metrics` over HTTP/1.1: it is not a port for RocketMQ clients\n",
         ),
         (
             b"\x16\x03\x01\xff",
             400,
-            "this is the metrics port, which answers `GET /metrics` over HTTP/1.1: it is no port for RocketMQ clients\n",
+            "this is the metrics port, which answers `GET /metrics` over HTTP/1.1: it is not a port for RocketMQ clients\n",
         ),
     ],
 )

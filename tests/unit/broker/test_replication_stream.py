@@ -161,7 +161,7 @@ def master(begin, end, epochs=None, segment_bytes=None):
         # equal epochs, and a master that is one epoch ahead of this slave's end
         ({"end": 5000, "master": master(0, 9000, [(1, 0)]), "epochs": [(1, 0)]}, Start(4000, 5000, 0), 4000),
         ({"end": 5000, "master": master(0, 9000, [(1, 0), (2, 5000)]), "epochs": [(1, 0)]}, Start(4000, 5000, 0), 4000),
-        # by the epochs the logs part at 3000: the master began epoch 2 there
+        # by the epochs the logs diverge at 3000: the master began epoch 2 there
         ({"end": 5000, "master": master(0, 9000, [(1, 0), (2, 3000)]), "epochs": [(1, 0)]}, Start(2000, 5000, 0), 2000),
         # the same, and both deleted what was before
         ({"end": 5000, "master": master(3500, 9000, [(1, 0), (2, 3000)]), "epochs": [(1, 0)]}, Start(3500, 5000, 3500), 3500),
@@ -208,8 +208,8 @@ def test_a_master_that_must_not_be_followed(case, says):
         (Start(0, 5000, 0), 99, False, "another store's log"),
         (Start(0, 5000, 0), 130, True, Cut(100)),
         (Start(4000, 5000, 4000), 4001, True, "another store's log"),
-        (Start(4000, 5000, 0), 4730, False, "the logs part at 4730"),
-        (Start(4000, 5000, 0), 4001, False, "the logs part at 4001"),
+        (Start(4000, 5000, 0), 4730, False, "the logs diverge at 4730"),
+        (Start(4000, 5000, 0), 4001, False, "the logs diverge at 4001"),
     ],
 )
 def test_what_is_done_with_a_log_that_parts_from_the_masters(begun, log_offset, may_cut, decision):
@@ -219,6 +219,6 @@ def test_what_is_done_with_a_log_that_parts_from_the_masters(begun, log_offset, 
         assert decision in found.reason
         assert "5000" in found.reason
         assert "9000" in found.reason
-        assert found.diverged is decision.startswith("the logs part")
+        assert found.diverged is decision.startswith("the logs diverge")
     else:
         assert found == decision

@@ -162,7 +162,7 @@ async def test_a_send_that_failed_leaves_nothing_waiting(broker, clock, ask, mon
 async def test_a_file_that_is_none_stops_the_start(start_broker, tmp_path, text):
     (tmp_path / "store/config").mkdir(parents=True)
     (tmp_path / "store/config/timers.json").write_text(text)
-    with pytest.raises(ConfigError, match="is no such file as brokers write"):
+    with pytest.raises(ConfigError, match="is not a file as brokers write it"):
         await start_broker()
 
 

@@ -171,7 +171,7 @@ def test_a_worker_that_dies_ends_the_run_and_leaves_no_process_and_no_topic(cli,
             killed[0].kill()
 
     workload = Workload(name="w", message_size=100, producer_rate=50, warmup_duration_minutes=0, test_duration_minutes=10)
-    with pytest.raises(FatalError, match=r"worker (producers|consumers)-0 was ended by SIGKILL, so the run cannot go on"):
+    with pytest.raises(FatalError, match=r"worker (producers|consumers)-0 was ended by SIGKILL, so the run cannot continue"):
         run(Run(workload, Settings(config={"namesrv": mq.namesrv}), watch))
     assert killed
     assert workers_of(psutil.Process()) == []

@@ -148,7 +148,7 @@ def test_a_server_runs_with_it_and_the_command_line_beats_it(serving, tmp_path):
     [
         ("brokerNmae=b", "line 1: unknown key 'brokerNmae'; did you mean brokerName?"),
         ("listenPort=1\nmapedFileSizeCommitLog=1", "line 2: unknown key 'mapedFileSizeCommitLog'; did you mean mappedFileSizeCommitLog?"),
-        ("listenPort=1\ncolour=red", "line 2: unknown key 'colour'; it is no setting of Apache RocketMQ 5.5.0"),
+        ("listenPort=1\ncolour=red", "line 2: unknown key 'colour'; it is not a setting of Apache RocketMQ 5.5.0"),
         ("sendMessageThreadPoolNums=16", "sendMessageThreadPoolNums has no effect here: requests are handled on one event loop"),
         ("transientStorePoolEnable=true", "transientStorePoolEnable can only be false here, not 'true': messages are written to"),
         ("maxMessageSize=4M", "maxMessageSize must be a whole number, not '4M'"),

@@ -148,7 +148,7 @@ def test_what_messages_hold_cannot_move_the_cursor(tmp_path, inspect):
     ("name", "arguments", "said"),
     [
         ("missing", [], "there is no such file or directory"),
-        ("text", [], "this is no file of a store"),
+        ("text", [], "this is not a file of a store"),
         ("empty", [], "there is no store in this directory"),
         ("store/index", [], "it is a part of the store"),
         ("store/checkpoint", ["--topic", "t"], "--topic chooses among messages"),

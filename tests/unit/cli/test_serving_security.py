@@ -97,7 +97,7 @@ def test_the_password_of_a_key_is_read_from_its_file(own, tmp_path):
         ('users_file = "../users.json"', r"users_file is '\.\./users\.json', which is outside of"),
         ('users_file = "/etc/passwd"', "which is outside of"),
         ('tls_key_file = "other.key"', r"other\.key does not exist; copy it there"),
-        ("port = 1", "port is no setting of TLS or access control"),
+        ("port = 1", "port is not a setting of TLS or access control"),
         ("prot = 1", "unknown key 'prot'"),
         ('tls_mode = "enforced"', "tls_mode must be one of disabled, permissive, enforcing"),
         ('tls_client_auth = "maybe"', "tls_client_auth must be one of none, optional, required"),

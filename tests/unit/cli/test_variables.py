@@ -37,11 +37,11 @@ def test_a_variable_has_the_effect_of_its_option(capsys, monkeypatch):
     ("name", "value", "says"),
     [
         ("PORT", "80x", "SPROCKETMQ_PROXY_SET_PORT: '80x' is not a port: write a number from 0 (any free port) to 65535"),
-        ("PROT", "80", "SPROCKETMQ_PROXY_SET_PROT is no option of `sprocketmq proxy`: did you mean SPROCKETMQ_PROXY_SET_PORT?"),
-        ("COLOUR", "", "SPROCKETMQ_PROXY_SET_COLOUR is no option of `sprocketmq proxy`; remove it"),
+        ("PROT", "80", "SPROCKETMQ_PROXY_SET_PROT is not an option of `sprocketmq proxy`: did you mean SPROCKETMQ_PROXY_SET_PORT?"),
+        ("COLOUR", "", "SPROCKETMQ_PROXY_SET_COLOUR is not an option of `sprocketmq proxy`; remove it"),
         ("TLS_ONLY", "maybe", "SPROCKETMQ_PROXY_SET_TLS_ONLY='maybe': write 1 or 0"),
         ("LOG_BACKUPS", "few", "SPROCKETMQ_PROXY_SET_LOG_BACKUPS: 'few' is not a number"),
-        ("SHOW_CONFIG", "1", "SPROCKETMQ_PROXY_SET_SHOW_CONFIG is no option of `sprocketmq proxy`"),
+        ("SHOW_CONFIG", "1", "SPROCKETMQ_PROXY_SET_SHOW_CONFIG is not an option of `sprocketmq proxy`"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(capsys, monkeypatch, name, value, says):

@@ -380,7 +380,7 @@ async def test_a_hook_that_raises_everywhere_is_logged_once_and_harms_nobody(clu
         ({"properties": {"": "x"}}, "cannot be sent"),
         ({"properties": {"a": 1}}, "cannot be sent"),
         ({"properties": {"a": "\ud800"}}, "text that cannot be sent"),
-        ({"properties": None}, "no mapping"),
+        ({"properties": None}, "not a mapping"),
         ({"properties": {"large": "x" * 40_000}}, "over the limit"),
     ],
 )

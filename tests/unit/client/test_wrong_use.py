@@ -36,7 +36,7 @@ async def test_what_is_no_message_is_refused_and_takes_no_room(cluster, wrong, b
             with pytest.raises(TypeError, match="Message"):
                 await call()
         for more in ((), (lambda result, error: None,)):
-            with pytest.raises(NotAMessage, match=r"it is no Message but .*: give a Message\('topic', b'body'\)"):
+            with pytest.raises(NotAMessage, match=r"it is not a Message but .*: give a Message\('topic', b'body'\)"):
                 producer.submit(wrong, *more)
         with pytest.raises(TypeError, match="send_batch takes a list of messages"):
             await producer.send_batch(Message("t", b"x"))

@@ -91,10 +91,10 @@ def test_a_piece_of_log_is_a_view_of_the_buffer():
     ("head", "says"),
     [
         (encode_transfer_head(-1, 32), "give it the same ha_secret"),
-        (encode_transfer_head(-2, 32), "no HA port"),
-        (encode_transfer_head(0, -1), "no HA port"),
-        (encode_transfer_head(-(1 << 63), 0), "no HA port"),
-        (b"HTTP/1.1 400 Bad Request", "of 775960628 bytes|no HA port"),
+        (encode_transfer_head(-2, 32), "not the HA port"),
+        (encode_transfer_head(0, -1), "not the HA port"),
+        (encode_transfer_head(-(1 << 63), 0), "not the HA port"),
+        (b"HTTP/1.1 400 Bad Request", "of 775960628 bytes|not the HA port"),
     ],
 )
 def test_what_no_master_sends_is_refused(head, says):

@@ -94,7 +94,7 @@ def test_a_directory_without_progress_says_so(tmp_path):
     write_checkpoint(tmp_path, {0: [ours(q0=1)]}, ())
     with pytest.raises(NoProgress, match="has not finished a batch yet"):
         checkpoint_offsets(tmp_path)
-    with pytest.raises(ConfigError, match="is no directory of a file system"):
+    with pytest.raises(ConfigError, match="is not a directory of a file system"):
         checkpoint_offsets("s3://bucket/checkpoint")
 
 

@@ -684,7 +684,7 @@ def test_damaged_notes_are_told_apart(tmp_path, topics):
     kept = manifest.read_text()
     for text in ("{", "{}", '{"files": [{"name": "x"}]}'):
         manifest.write_text(text)
-        with pytest.raises(TableDamaged, match=r"_manifest.json: it is no manifest"):
+        with pytest.raises(TableDamaged, match=r"_manifest.json: it is not a manifest"):
             landed_files(tmp_path / "t")
     manifest.write_text(kept)
     table = tmp_path / "t/_sprocketmq/table.json"
@@ -760,7 +760,7 @@ def test_who_writes_follows_from_where_to_and_what():
     assert writer("s3://bucket/t") == writer("/t", "delta") == writer("/t", asked="spark") == "spark"
     with pytest.raises(ConfigError, match="writer=direct cannot do format delta: use writer=spark"):
         writer("/t", "delta", "direct")
-    with pytest.raises(ConfigError, match="cannot do s3://b/t, which is no directory of a file system"):
+    with pytest.raises(ConfigError, match="cannot do s3://b/t, which is not a directory of a file system"):
         writer("s3://b/t", asked="direct")
 
 

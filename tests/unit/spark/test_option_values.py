@@ -78,7 +78,7 @@ def test_one_of_several_options_is_chosen():
         ("where", f'{{"a": {"9" * 5000}}}', lambda v: v.json("where"), "has a number that is too long"),
         ("where", "[" * 100_000, lambda v: v.json("where"), "nested too deeply"),
         ("where", '{"a": 1, "a": 2}', lambda v: v.json("where"), "'a' is named twice in the same JSON object"),
-        ("where", '{"a": NaN}', lambda v: v.json("where"), "NaN is no JSON number"),
+        ("where", '{"a": NaN}', lambda v: v.json("where"), "NaN is not a JSON number"),
         ("nameserver", "localhost", lambda v: v.nameserver(), "'localhost' is not an address"),
         ("nameserver", " ", lambda v: v.nameserver(), "it is required"),
         ("group", "a b", lambda v: v.group("group", "g"), "only ASCII letters"),

@@ -679,9 +679,9 @@ def test_what_is_no_store_is_refused_with_a_hint(store, tmp_path):
     assert "there is no store in this directory" in refusal(empty)
     (empty / "letters.txt").write_text("dear")
     assert "there is no store in this directory" in refusal(empty)
-    assert "no part of a commit log" in refusal(empty / "letters.txt")
+    assert "not part of a commit log" in refusal(empty / "letters.txt")
     assert f"part of the store {store}" in refusal(store / "consumequeue")
-    assert "no part of a commit log" in refusal(store / "consumequeue" / "orders" / "0")
+    assert "not part of a commit log" in refusal(store / "consumequeue" / "orders" / "0")
     assert "needs the directory of the whole store" in refusal(store / "commitlog", table="index")
 
 

@@ -164,7 +164,7 @@ class _Planner:
             full = f"{directory}/{name}"
             if start is None or not self._is_log(full, start):
                 raise _path_refused(
-                    f"{path} is no part of a commit log (20 digits name a segment, and records are in it): give the directory of a store,"
+                    f"{path} is not part of a commit log (20 digits name a segment, and records are in it): give the directory of a store,"
                     " its commitlog directory, or a file of that"
                 )
             found.append((start, Entry(name, False, os.stat(full).st_size), full))  # noqa: PTH116
@@ -290,7 +290,7 @@ class _Planner:
         with view:
             whole = view.size - view.size % width
             if whole < view.size and view.data_from(whole) < view.size:
-                what = f"{view.size - whole} bytes at the end are no whole unit"
+                what = f"{view.size - whole} bytes at the end are not a whole unit"
                 yield from self._damage(DamagePiece(path, whole, view.size, what))
             end = whole
             if is_last:

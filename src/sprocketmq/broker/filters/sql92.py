@@ -290,5 +290,5 @@ def _integer(token: Token, *, sign: int) -> int:
 def _float(token: Token) -> float:
     number = float(token.text)
     if not 0.0 < number < float("inf"):
-        raise ExpressionRefused(f"{token.text} is no number that can be written here: use 0, or one that a double holds", token.position)
+        raise ExpressionRefused(f"{token.text} is not a number that can be written here: use 0, or one that a double holds", token.position)
     return number

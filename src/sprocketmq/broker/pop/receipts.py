@@ -189,5 +189,5 @@ def _receipt(text: str, queue_id: int) -> Receipt:
     """Read a receipt handle. Raises PopRefused."""
     match = _HANDLE.fullmatch(text)
     if match is None or int(match[3]) != queue_id:
-        raise PopRefused(ResponseCode.MESSAGE_ILLEGAL, "extraInfo is no receipt handle of this queue: give it back as the pop returned it")
+        raise PopRefused(ResponseCode.MESSAGE_ILLEGAL, "extraInfo is not a receipt handle of this queue: return it as the pop gave it")
     return Receipt(int(match[1]), int(match[2]) == ORDERLY)

@@ -90,7 +90,7 @@ class _Parted(SprocketError):
     """The master's log and this one are equal up to ``log_offset`` only."""
 
     def __init__(self, log_offset: int) -> None:
-        super().__init__(f"the logs part at {log_offset}")
+        super().__init__(f"the logs diverge at {log_offset}")
         self.log_offset = log_offset
 
 

@@ -34,7 +34,7 @@ async def _ask(conn: Connection) -> MasterLog:
     try:
         begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
     except (KeyError, ValueError):
-        raise RemoteProtocolError(f"{conn.address} does not tell where its commit log begins and ends: it is no broker") from None
+        raise RemoteProtocolError(f"{conn.address} does not tell where its commit log begins and ends: it is not a broker") from None
     segment_bytes, copies = await _settings(conn)
     return MasterLog(max(begin, 0), end, epochs, segment_bytes, copies)
 

@@ -263,8 +263,8 @@ def part(held: Held, begun: Start, log_offset: int, master_end: int, *, may_cut:
         )
     if not may_cut:
         return Refusal(
-            f"the logs part at {log_offset}: the master's goes on to {master_end}, this one to {held.end}, and no epochs tell which is"
-            " right. This slave stays as it is; move its store away to copy the master's log",
+            f"the logs diverge at {log_offset}: the master's continues to {master_end}, this one to {held.end}, and there are no epochs to"
+            " decide. This slave keeps its log; move its store away to copy the master's log",
             diverged=True,
         )
     return Cut(boundary) if boundary > begun.start else FurtherBack()

@@ -129,7 +129,7 @@ class _Scrape(asyncio.Protocol):
     def _answer(self, request: bytes) -> None:
         first = request.split(b"\n", 1)[0].decode("latin-1").split()
         if len(first) != 3 or not first[2].startswith("HTTP/1."):
-            self._refuse(400, f"this is the metrics port, which answers `GET {PATH}` over HTTP/1.1: it is no port for RocketMQ clients")
+            self._refuse(400, f"this is the metrics port, which answers `GET {PATH}` over HTTP/1.1: it is not a port for RocketMQ clients")
         elif first[1].partition("?")[0] != PATH:
             self._refuse(404, f"there is only {PATH} here")
         elif first[0] != "GET":

@@ -72,7 +72,7 @@ class TopicAdmin(SingleBrokerAdmin):
             raise ConfigError(f"attributes must be a mapping of names to values, not {attributes!r}")
         for name in attributes or ():
             if not _ATTRIBUTE.fullmatch(str(name)):
-                raise ConfigError(f"{name!r} is no name of an attribute: write it as 'queue.type', without the sign that mqadmin wants")
+                raise ConfigError(f"{name!r} is not an attribute name: write it as 'queue.type', without the sign that mqadmin wants")
         masters = await self._masters(cluster, broker)
         await all_of(self._create_on(address, topic, queues, perm, attributes or {}) for address in masters.values())
         await self._instance.fetch_route(topic)

@@ -51,7 +51,7 @@ def decode_acks(body: bytes | memoryview) -> list[AckEntry]:
         acks = [{_SHORT_NAMES.get(name, name): value for name, value in ack.items()} for ack in msgspec.json.decode(body)["acks"]]
         entries = msgspec.convert(acks, list[AckEntry])
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as e:
-        raise RemoteProtocolError(f"the body is no list of acknowledgements: {e}") from None
+        raise RemoteProtocolError(f"the body is not a list of acknowledgements: {e}") from None
     if len(entries) > MAX_ENTRIES or sum(len(entry.bits) for entry in entries) * 6 > MAX_OFFSETS + 16 * MAX_ENTRIES:
         raise RemoteProtocolError(f"a request acknowledges at most {MAX_ENTRIES} pops and {MAX_OFFSETS} offsets: send several")
     return entries

@@ -247,7 +247,7 @@ def checkpoint_offsets(path: str | os.PathLike[str]) -> Offsets:
     root = Path(path)
     if "://" in str(path):
         raise ConfigError(
-            f"{path} is no directory of a file system: name one where the checkpoint is mounted, or ask with the query itself"
+            f"{path} is not a directory of a file system: name one where the checkpoint is mounted, or ask with the query itself"
         )
     if not (root / "offsets").is_dir():
         raise NoProgress(f"checkpoint {root}", "it has no directory offsets; name the query's checkpointLocation")

@@ -34,7 +34,7 @@ def queue_items(view: FileView, first_offset: int, *, start: int = 0, topic: str
 
 def odd_rest(view: FileView, number: int, file_pos: int) -> Item:
     """Return the item for the bytes at the end of a file that are not a whole unit."""
-    return Item("damaged", number, file_pos, view.size - file_pos, (), f"{view.size - file_pos} bytes at the end are no whole unit")
+    return Item("damaged", number, file_pos, view.size - file_pos, (), f"{view.size - file_pos} bytes at the end are not a whole unit")
 
 
 def queue_items_from(view: FileView, first_offset: int, queue_offset: int | None, topic: str) -> Iterator[Item]:

@@ -9,7 +9,7 @@ PREVIEW_BYTES = 4096
 
 
 class NotAStoreFile(ConfigError):
-    """A path that is no file or directory of a store, or does not have what was asked for."""
+    """A path that is not a file or directory of a store, or does not have what was asked for."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -88,7 +88,7 @@ class QueueCheck:
                 self._met.cut(first)
         elif damaged_from < before:
             path, file_pos = place
-            what = f"queue {self.name} goes on at offset {first}, but {due} is due: the messages between are missing in the log"
+            what = f"queue {self.name} continues at offset {first}, but {due} is due: the messages between are missing in the log"
             findings.add(ERROR, "offset gap", path, file_pos, what, f"sprocketmq inspect {path} --offset {log_offset}")
 
     def compare_plain(self, files: OpenFiles, first: int, log_offsets: _Longs, sizes: _Longs, codes: _Longs | None) -> None:

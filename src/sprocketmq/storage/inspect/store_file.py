@@ -85,7 +85,7 @@ def identify(path: str, fs: FileSystem = REAL_FS) -> StoreFile:
         if kind is None:
             raise NotAStoreFile(
                 path,
-                "this is no file of a store; name a commit log, queue, index, checkpoint or configuration file, or the store's directory",
+                "this is not a file of a store: name a commit log, queue, index, checkpoint or configuration file, or its directory",
             )
         if kind == "commitlog" and start is None:  # a copy under another name: its first record has the log offset
             start = INT64.unpack(view.read(RECORD_LAYOUT.offset("log_offset"), 8))[0]

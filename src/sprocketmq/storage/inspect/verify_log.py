@@ -64,7 +64,7 @@ class LogCheck:
             return []
         expected = segments[0][0]
         if size and expected % size:
-            add(ERROR, "log names", self._segment(expected), None, f"its name is no multiple of the {size:,} bytes that segments have")
+            add(ERROR, "log names", self._segment(expected), None, f"its name is not a multiple of the {size:,} bytes that segments have")
         for start, entry in segments:
             if start != expected:
                 what = f"the segment is missing, the next one there is {entry.name}: its messages are lost"

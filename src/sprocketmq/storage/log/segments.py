@@ -21,7 +21,7 @@ def segment_name(start: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Return the stream offset a file name stands for, or None when it is no segment's name."""
+    """Return the stream offset a file name stands for, or None when it is not a segment's name."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 

@@ -100,7 +100,7 @@ class Replica:
             raise FatalError(f"the replica's log has [{log.min_offset}, {log.committed_end}): only an empty one can start elsewhere")
         if log_offset % log.segment_bytes:
             raise FatalError(
-                f"log offset {log_offset} is no start of a segment of {log.segment_bytes} bytes: master and replica need the same"
+                f"log offset {log_offset} is not the start of a segment of {log.segment_bytes} bytes: master and replica need the same"
                 " commitlog_segment_bytes"
             )
         try:

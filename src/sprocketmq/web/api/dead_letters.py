@@ -267,7 +267,7 @@ def make_copy(letter: ReceivedMessage, topic: str) -> Message:
         raise ConfigError("the dead letter does not name its origin topic: send it by hand")
     check_send_topic(origin)
     if origin.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        raise ConfigError(f"its origin {origin} is no topic of producers: replay it from there")
+        raise ConfigError(f"its origin {origin} is not a topic of producers: replay it from there")
     properties = user_properties(letter.properties) | {
         REPLAYED_FROM: f"{topic} {letter.broker_name} {letter.queue_id} {letter.queue_offset}"
     }

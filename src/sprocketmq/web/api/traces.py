@@ -14,7 +14,7 @@ MAX_EVENTS = 500
 async def life(admin: AdminClient, msg_id: str, trace_topic: str = "", begin_ms: int | None = None, end_ms: int | None = None) -> Json:
     """Return the events of a message in the order of time, each with its beginning and its duration where they are known.
 
-    ``missing`` says why there may be nothing: the trace topic does not exist. Raises ConfigError for what is no message id, and what
+    ``missing`` says why there may be nothing: the trace topic does not exist. Raises ConfigError for an invalid message id, and what
     asking the brokers raises.
     """
     try:

@@ -159,7 +159,7 @@ def test_files_outside_a_store_are_identified_by_content(stores, tmp_path, make_
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(NotAStoreFile, match="no file of a store"):
+    with pytest.raises(NotAStoreFile, match="not a file of a store"):
         identify(str(path))
 
 

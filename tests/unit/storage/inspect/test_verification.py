@@ -304,7 +304,7 @@ def test_a_message_missing_between_two_others_is_found(make_bench):
     at = bench.segment().read_bytes().index(b"body 1") - 88
     patch(bench.segment(), at + 20, struct.pack(">q", 7))
     report = verify(str(bench.root))
-    assert "goes on at offset 7, but 1 is due" in found(report, "offset gap").what
+    assert "continues at offset 7, but 1 is due" in found(report, "offset gap").what
 
 
 def test_records_of_every_shape_are_read():

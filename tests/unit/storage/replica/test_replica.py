@@ -215,7 +215,7 @@ def test_an_empty_replica_starts_where_its_masters_log_begins(pair, make_bench):
     begin = master.store.commitlog_min_offset
     assert begin == 128 << 10
     replica = other.store.follow()
-    with pytest.raises(FatalError, match="no start of a segment"):
+    with pytest.raises(FatalError, match="not the start of a segment"):
         replica.start_at(1000)
     replica.start_at(begin)
     pump(master.store, replica, rng)

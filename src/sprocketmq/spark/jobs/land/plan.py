@@ -85,7 +85,7 @@ class Wanted:
         if asked is None:
             return "direct" if possible else "spark"
         if one_of("writer", asked, ("direct", "spark")) == "direct" and not possible:
-            what = f"format {self.format}" if self.format != "parquet" else f"{self.to}, which is no directory of a file system"
+            what = f"format {self.format}" if self.format != "parquet" else f"{self.to}, which is not a directory of a file system"
             raise ConfigError(f"writer=direct cannot do {what}: use writer=spark")
         return asked
 

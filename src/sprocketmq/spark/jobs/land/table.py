@@ -221,4 +221,4 @@ def _read_batch(directory: Path) -> LandedBatch:
         files = tuple(DataFile(**file) for file in value["files"])
         return LandedBatch(value["batch"], value["first"], value["start"], value["end"], files, directory)
     except (KeyError, TypeError, json.JSONDecodeError) as e:
-        raise TableDamaged(path, f"it is no manifest ({type(e).__name__}: {e})") from None
+        raise TableDamaged(path, f"it is not a manifest ({type(e).__name__}: {e})") from None
