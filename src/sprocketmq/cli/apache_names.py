@@ -247,23 +247,28 @@ _REASONS = {
         endTransactionPoolQueueCapacity endTransactionThreadPoolNums transWriteOriginTransHalfEnable
         transactionOpBatchInterval transactionOpMsgMaxSize waitTimeMillsInTransactionQueue
     """,
-    "there is no pop consumption": """
-        ackMessageThreadPoolNums ackThreadPoolQueueCapacity appendAckAsync appendCkAsync defaultMessageRequestMode
-        defaultPopShareQueueNum enableLitePopLog enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
+    "pops are kept in one journal with fixed limits, without check points, a revive topic and retry topics": """
+        appendAckAsync appendCkAsync enableLitePopLog enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
         enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRetryTopicV2 enableSkipLongAwaitingAck
         initPopOffsetByCheckMsgInMem maxMessageFilterNumForNotification maxPopPollingSize popCkMaxBufferSize popCkOffsetMaxQueueSize
         popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit popFromRetryProbability
-        popFromRetryProbabilityForPriority popInflightMessageThreshold popLongPollingForceNotifyInterval
+        popInflightMessageThreshold popLongPollingForceNotifyInterval
         popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveConcurrency
         popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead popReviveSkipIfGroupAbsent retrieveMessageFromPopRetryTopicV1
-        reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime serverLoadBalancerEnable
-        skipWhenCKRePutReachMaxTimes useMessageFilterForNotification useSeparateRetryQueue waitTimeMillsInAckQueue
+        reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime
+        skipWhenCKRePutReachMaxTimes useMessageFilterForNotification useSeparateRetryQueue
+    """,
+    "pops of a priority topic begin at the highest queue, as often as the group's attribute priority.factor says": """
+        popFromRetryProbabilityForPriority priorityOrderAsc
+    """,
+    "consumers pull unless `mqadmin setConsumeMode` has set something else, and a broker always divides queues when it is asked": """
+        defaultMessageRequestMode defaultPopShareQueueNum serverLoadBalancerEnable
     """,
     "there are no light topics": """
         enableLiteEventMode enableLmqQuota enableLmqStats liteEventCheckInterval liteEventFullDispatchDelayTime
         liteEventFullDispatchDelayTimeForWildcardGroup liteLagLatencyCollectEnable liteLagLatencyTopK liteSubscriptionCheckInterval
         liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount maxLmqConsumeQueueNum
-        minLiteTTl priorityOrderAsc
+        minLiteTTl
     """,
     "there are no compaction topics": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum maxOffsetMapSize
@@ -280,6 +285,7 @@ _REASONS = {
         timerRollWindowSlot timerSkipUnknownError timerStopEnqueue timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
     """,
     "requests are handled on one event loop, without thread pools and locks": """
+        ackMessageThreadPoolNums ackThreadPoolQueueCapacity waitTimeMillsInAckQueue
         adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity asyncSendEnable brokerFastFailureEnable
         clientCallbackExecutorThreads clientManageThreadPoolNums clientManagerThreadPoolQueueCapacity clientRequestThreadPoolNums
         clientRequestThreadPoolQueueCapacity clientWorkerThreads consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity
