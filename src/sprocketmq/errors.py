@@ -246,6 +246,18 @@ class TopicNotFound(FatalError):
         self.broker = broker
 
 
+class NoBroker(RetriableError):
+    """No broker is registered at the nameserver ``namesrv``, so that nothing can be stored in ``topic`` now."""
+
+    def __init__(self, topic: str, namesrv: str) -> None:
+        super().__init__(
+            f"no broker is registered at nameserver {namesrv}, so topic {topic!r} takes no messages now, nothing is stored: start a broker"
+            " (sprocketmq serve), or wait until the brokers have registered again"
+        )
+        self.topic = topic
+        self.namesrv = namesrv
+
+
 class NoMaster(RetriableError):
     """No nameserver knows a master of ``brokers``, so that nothing can be stored in ``topic`` or changed there now."""
 

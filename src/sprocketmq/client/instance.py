@@ -29,6 +29,7 @@ from sprocketmq.errors import (
     ConnectFailed,
     ConnectionLost,
     NameserverUnavailable,
+    NoBroker,
     RequestTimeout,
     RetriableError,
     SprocketError,
@@ -38,7 +39,7 @@ from sprocketmq.net.client import Connection, ConnectionPool
 from sprocketmq.net.memory import keep_freed_memory
 from sprocketmq.net.tasks import Background, Kept, all_of, settled, share
 from sprocketmq.net.tls import client_context
-from sprocketmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRoute
+from sprocketmq.protocol.bodies import ClusterInfo, ConsumerData, HeartbeatData, ProducerData, TopicRoute
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command, to_ext
 from sprocketmq.protocol.headers import RouteRequest, UnregisterClient
@@ -231,15 +232,16 @@ class Instance(LoopBound):
     async def publish_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
         """Return the route to send to: the topic's own, otherwise one made from the template topic (the broker then creates the topic).
 
-        Raises TopicNotFound when there is neither, NoMaster when none of its brokers has a master now, TopicReadOnly when none allows
-        writing.
+        Raises TopicNotFound when there is neither, NoBroker when that is because no broker is registered, NoMaster when none of its brokers
+        has a master now, TopicReadOnly when none allows writing.
         """
-        route = await self.fetch_route(topic, budget_s=budget_s)
-        if route is None:
-            data = await self._fetch(DEFAULT_TOPIC, budget_s)
-            route = None if data is None else read_route(topic, data, template=True)
-            self._awaited.add(topic)
+        route = await self._own_or_template_route(topic, budget_s)
         try:
+            if route is None:
+                if not await self._has_brokers(budget_s):
+                    raise NoBroker(topic, ";".join(self.namesrv.addresses))
+                # A broker may have registered since the route was looked up.
+                route = await self._own_or_template_route(topic, budget_s)
             if route is None:
                 raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
             route.check_writable()
@@ -247,6 +249,14 @@ class Instance(LoopBound):
             self._awaited.discard(topic)
             raise
         return route
+
+    async def _own_or_template_route(self, topic: str, budget_s: float) -> Route | None:
+        route = await self.fetch_route(topic, budget_s=budget_s)
+        if route is not None:
+            return route
+        data = await self._fetch(DEFAULT_TOPIC, budget_s)
+        self._awaited.add(topic)
+        return None if data is None else read_route(topic, data, template=True)
 
     async def fetch_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route | None:
         """Fetch the route of ``topic`` from a nameserver and cache it; None when the topic is unknown.
@@ -292,6 +302,11 @@ class Instance(LoopBound):
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         raise response_error(response, ";".join(self.namesrv.addresses), topic)
+
+    async def _has_brokers(self, budget_s: float) -> bool:
+        """Return whether a broker is registered: a nameserver that has just started knows none. True when it does not say."""
+        response = await self.namesrv.request(RequestCode.GET_BROKER_CLUSTER_INFO, budget_s=budget_s)
+        return response.code != ResponseCode.SUCCESS or bool(ClusterInfo.decode(response.body).broker_addr_table)
 
     def _greet(self, before: Route | None, route: Route) -> None:
         """Send heartbeats at once when a route has new brokers; slaves get them from consumers only."""

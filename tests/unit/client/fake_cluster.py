@@ -12,6 +12,7 @@ from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.protocol.batch import split_batch
 from sprocketmq.protocol.bodies import (
     BrokerData,
+    ClusterInfo,
     ConsumerIdList,
     HeartbeatData,
     LockBatchRequest,
@@ -123,6 +124,11 @@ class FakeNamesrv(FakeServer):
             conn.respond(command, R.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {command.ext['topic']}")
         else:
             conn.respond(command, R.SUCCESS, body=route.encode())
+
+    def on_GET_BROKER_CLUSTER_INFO(self, conn: ServerConnection, command: Command) -> None:
+        """Answer as if one broker were registered, whatever topics it has."""
+        info = ClusterInfo({"broker-a": BrokerData("c", "broker-a", {0: "127.0.0.1:10911"})}, {"c": ["broker-a"]})
+        conn.respond(command, R.SUCCESS, body=info.encode())
 
 
 class FakeBroker(FakeServer):

@@ -26,6 +26,7 @@ from sprocketmq.errors import (
     ConnectFailed,
     MaybeStoredError,
     NameserverUnavailable,
+    NoBroker,
     NoMaster,
     RetriableError,
     SendQueueFull,
@@ -225,24 +226,24 @@ class Outbox:
         return None
 
     async def open(self, topic: str, budget_s: float) -> Publisher:
-        """Return the queues of ``topic``, asking for its route when needed, and again while its brokers have no master.
+        """Return the queues of ``topic``, asking for its route when needed, and again while no broker is there or none has a master.
 
-        Raises InvalidName, TopicNotFound, TopicReadOnly, and NoMaster or NameserverUnavailable when ``budget_s`` is over.
+        Raises InvalidName, TopicNotFound, TopicReadOnly, and NoBroker, NoMaster or NameserverUnavailable when ``budget_s`` is over.
         """
         check_send_topic(topic)
         deadline = self.loop.time() + budget_s
-        masterless: NoMaster | None = None
+        missing: NoBroker | NoMaster | None = None
         while True:
             try:
                 return self._publishers.add(await self._instance.publish_route(topic, budget_s=deadline - self.loop.time()))
-            except NoMaster as e:
-                masterless = e
+            except (NoBroker, NoMaster) as e:
+                missing = e
             except NameserverUnavailable:  # perhaps only because little time was left
-                if masterless is None:
+                if missing is None:
                     raise
-            await self._wait_for_master(deadline, masterless)
+            await self._wait_for_master(deadline, missing)
 
-    async def _wait_for_master(self, deadline: float, error: NoMaster) -> None:
+    async def _wait_for_master(self, deadline: float, error: NoBroker | NoMaster) -> None:
         """Wait until a master may be known, or raise ``error`` when that is after ``deadline``."""
         if self.loop.time() + MASTER_PAUSE_S >= deadline:
             raise error

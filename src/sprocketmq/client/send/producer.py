@@ -256,9 +256,9 @@ class Producer(Client):
         ``timeout_s`` replaces the producer's; a message with its own is never gathered into a batch. Cancelling the task does not take the
         message back: it may be stored. Every message of a batch that fails gets an error of the same type.
         Raises InvalidMessage, InvalidName or MessageTooLarge before anything is sent; TopicNotFound or TopicReadOnly; BrokerError when it
-        was refused for good; a RetriableError (ConnectFailed, NoMaster, BrokerBusy, SendTimeout, NameserverUnavailable) when nothing was
-        stored but may be later; and MaybeStoredError when an answer was lost and the message may be stored or not. Waits for ``room``
-        first, up to its whole time; then SendQueueFull.
+        was refused for good; a RetriableError (ConnectFailed, NoBroker, NoMaster, BrokerBusy, SendTimeout, NameserverUnavailable) when
+        nothing was stored but may be later; and MaybeStoredError when an answer was lost and the message may be stored or not. Waits for
+        ``room`` first, up to its whole time; then SendQueueFull.
 
         Example::
 
@@ -652,7 +652,10 @@ class Producer(Client):
         return self._room.max_bytes
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues a message to ``topic`` may go to. Raises TopicNotFound, TopicReadOnly, NoMaster or NameserverUnavailable."""
+        """Return the queues a message to ``topic`` may go to.
+
+        Raises TopicNotFound, TopicReadOnly, NoBroker, NoMaster or NameserverUnavailable.
+        """
         self._instance.check()
         publisher = self._by_topic.get(topic) or await self._outbox.open(topic, self._timeout_s)
         return list(publisher.route.publish_queues)
