@@ -84,14 +84,14 @@ def test_a_new_producer_gets_over_a_restart_of_the_nameserver():
         mq.create_topic("orders")
         mq.stop_namesrv()
         mq.start_namesrv()
-        with sync.Producer("shop", namesrv=mq.namesrv, timeout_s=20) as producer:
+        with sync.Producer("shop", namesrv=mq.namesrv, timeout_s=60) as producer:
             producer.send(Message("orders", b"3 apples"))
 
 
 async def test_a_producer_may_start_before_its_broker():
     with LocalCluster() as mq:
         mq.stop_broker("broker-a")
-        async with Producer("shop", namesrv=mq.namesrv, timeout_s=20) as producer, AdminClient(namesrv=mq.namesrv) as admin:
+        async with Producer("shop", namesrv=mq.namesrv, timeout_s=60) as producer, AdminClient(namesrv=mq.namesrv) as admin:
             assert not (await admin.cluster()).broker_addr_table
             sending = asyncio.create_task(producer.send(Message("orders", b"3 apples")))
             await asyncio.to_thread(mq.start_broker, "broker-a")
