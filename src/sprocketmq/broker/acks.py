@@ -63,8 +63,8 @@ class Acks(Generic[_T]):
 
     ``sync`` is SYNC_FLUSH; ``replicas`` is the number of slaves that must have a send with SYNC_MASTER, else 0; without either nothing ever
     waits. At most ``max_sends`` wait, for the disk at most ``timeout_s`` and for replicas ``replica_timeout_s``. Nothing more is accepted
-    once ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. What
-    waits is the caller's own kind of thing; each comes back exactly once, with its code.
+    once ``max_bytes`` of the log are not where a waiting send needs them, so a disk or slave that hangs does not let memory grow. The
+    waiting objects are the caller's; each is returned exactly once, with its code.
 
     ``withheld`` is the log offset from which on readers see nothing, as the next master may not have it; None when there is none.
     """

@@ -2,7 +2,7 @@
 
 Each line of such a file takes effect or is refused. Three tables decide, in this order: ``SETTINGS`` have a setting of ours, ``FIXED`` are
 accepted only with the value by which this broker works, ``REFUSED`` has the reasons why others have no counterpart. The names are those of
-5.5.0. docs/guide/apache-settings.md describes them.
+5.5.0. docs/guide/broker-settings.md describes them.
 """
 
 from collections.abc import Callable

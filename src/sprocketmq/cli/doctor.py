@@ -168,7 +168,7 @@ async def _try_port(port: Port) -> Port:
 async def _ask_route(admin: AdminClient, topic: str) -> TopicRoute | None:
     try:
         return await admin.route(topic)
-    except (FatalError, RetriableError):  # the file was deleted meanwhile, or its nameserver went away: the brokers' checks say so
+    except (FatalError, RetriableError):  # deleted meanwhile, or its nameserver went away: the brokers' checks say so
         return None
 
 

@@ -213,7 +213,7 @@ def blocking(method: Callable[Concatenate[_C, _P], Coroutine[Any, Any, _R]]) -> 
         self._open_thread()
         return self._call(functools.partial(method, self._client, *args, **kwargs))
 
-    call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # the wrapped function is awaited
+    call.__doc__ = inspect.cleandoc(method.__doc__ or "").partition("\n\nExample::")[0]  # the example awaits
     return call
 
 

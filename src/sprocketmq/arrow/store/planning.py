@@ -286,7 +286,7 @@ class _Planner:
         try:
             view = FileView(self._fs, path)
         except FileNotFoundError:
-            return  # expired meanwhile the directory was listed
+            return  # expired since the directory was listed
         with view:
             whole = view.size - view.size % width
             if whole < view.size and view.data_from(whole) < view.size:

@@ -10,7 +10,7 @@ from sprocketmq.protocol.records import Record
 from sprocketmq.storage.store import DiskLimits, MessageStore, ReadResult, ReadStatus
 
 # What one read may cost, in the unit of ``ReadResult.work``: about a millisecond. A message costs something for its properties, and for
-# for each word of the expression.
+# each word of the expression.
 READ_WORK = 12_000
 _MESSAGE_WORK = 40
 _WORD_WORK = 2

@@ -81,7 +81,7 @@ class ExplicitBatches:
         timeout_s: float,
     ) -> SendResult:
         """Send one encoded request; see ``Producer.send_encoded``."""
-        if not isinstance(body, bytes | bytearray | memoryview):  # an oversized frame would break the connection for everything else on it
+        if not isinstance(body, bytes | bytearray | memoryview):  # writing it would break the connection for everything else on it
             raise InvalidMessage(f"the body must be bytes, not {type(body).__name__}")
         if queue is not None:
             check_queue(queue)

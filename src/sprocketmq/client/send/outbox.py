@@ -56,8 +56,8 @@ class Outbox:
     """Sends the requests of one producer to the brokers and gives their waiters the outcome, once.
 
     ``retries`` counts further tries after one that a broker refused for now or did not answer. A message that was stored, but with less
-    durability as the broker was asked to, is sent to another broker too with ``retry_another_broker_when_not_store_ok``. ``traces`` records
-    what was stored, after the waiters got their results.
+    durability than the broker was asked for, is sent to another broker too with ``retry_another_broker_when_not_store_ok``. ``traces``
+    records what was stored, after the waiters got their results.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Outbox:
             await self._wait_for_master(deadline, missing)
 
     async def _wait_for_master(self, deadline: float, error: NoBroker | NoMaster) -> None:
-        """Wait until a master may be known, or raise ``error`` when that is after ``deadline``."""
+        """Wait until a broker, or its master, may be known, or raise ``error`` when that is after ``deadline``."""
         if self.loop.time() + MASTER_PAUSE_S >= deadline:
             raise error
         await self._instance.timers.sleep(MASTER_PAUSE_S)

@@ -108,7 +108,7 @@ class RecoveryReport:
     reason: str = ""  # why, in words
     scanned_from: int = 0
     log_end: int = 0
-    records: int = 0  # bytes read from the log
+    records: int = 0  # read from the log
     cut_bytes: int = 0  # leftovers dropped after the log's end
     damaged: list[DamagedRange] = field(default_factory=list)
     elapsed_ms: float = 0.0
