@@ -21,7 +21,7 @@ from sprocketmq.broker.scraping.collector import Collector
 from sprocketmq.broker.scraping.endpoint import MetricsEndpoint
 from sprocketmq.broker.scraping.sources import Sources
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
-from sprocketmq.errors import BrokerNameTaken, ConfigError, SprocketError
+from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, SprocketError
 from sprocketmq.net.address import is_loopback, is_wildcard, own_address
 from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.tasks import settled
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # How long a stop waits for pending answers.
 ANSWERS_TIMEOUT_S = 1.0
+# How many free ports are tried until the one for the fast port is free as well.
+PORT_PAIR_TRIES = 16
 # When more than this of the mapped files is resident, the log is unmapped except for its end: 15 us per MiB read by lagging consumers.
 MAX_MAPPED_BYTES = 256 << 20
 UNMAP_INTERVAL_S = 0.5
@@ -125,13 +127,11 @@ class Broker(BrokerParts):
             self.flusher.start()
             if self.port:
                 self._listens_at(ip, self.port)
-            self.port = await self._server.start(self.config.host, self.config.port)
+            await self._listen()
             self._listens_at(ip, self.port)
             if self.metrics is not None:
                 await self.metrics.start(self.config.metrics_host, self.config.metrics_port)
                 self.background.keep("probes of the loop", self._loop_lag.run)
-            if self.config.fast_port_enable:
-                await self._fast_server.start(self.config.host, self.port - 2)
             self.running = True
             leads = not self.role.is_slave
             if leads:
@@ -199,6 +199,22 @@ class Broker(BrokerParts):
         except OSError as e:
             raise ConfigError(f"host {host!r} does not resolve: {e.strerror or e}") from None
         return str(found[0][4][0])
+
+    async def _listen(self) -> None:
+        """Listen on the port and, with ``fast_port_enable``, on the port - 2; where any port will do, until both of a pair are free."""
+        host, tries = self.config.host, 1 if self.config.port else PORT_PAIR_TRIES
+        for left in reversed(range(tries)):
+            self.port = await self._server.start(host, self.config.port)
+            if not self.config.fast_port_enable:
+                return
+            try:
+                await self._fast_server.start(host, self.port - 2)
+            except PortInUse:
+                if not left:
+                    raise
+                await self._server.stop()
+            else:
+                return
 
     def _listens_at(self, ip: str, port: int) -> None:
         host = pack_host(ip, port)

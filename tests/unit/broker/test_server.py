@@ -15,6 +15,7 @@ from sprocketmq.errors import BrokerNameTaken, ConfigError, PortInUse, StoreLock
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.server import RemotingServer
 from sprocketmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from sprocketmq.protocol.command import to_ext
 from sprocketmq.protocol.hashing import crc32
@@ -288,6 +289,48 @@ async def test_a_configuration_file_that_cannot_be_read_keeps_a_broker_from_star
     (tmp_path / "store/config/consumerOffset.json").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"consumerOffset\.json cannot be read: Is a directory"):
         await start_broker()
+
+
+async def test_any_port_means_one_whose_fast_port_is_free_as_well(start_broker, monkeypatch):
+    start, offered = RemotingServer.start, []
+    with hold() as taken:
+        taken.listen()
+        fast_port = taken.getsockname()[1]
+
+        async def start_there(self, host, port):
+            if not port and not offered:
+                offered.append(port := fast_port + 2)
+            return await start(self, host, port)
+
+        monkeypatch.setattr(RemotingServer, "start", start_there)
+        broker = await start_broker(fast_port_enable=True)
+    assert offered
+    assert broker.port not in (0, fast_port + 2)
+    for port in (broker.port, broker.port - 2):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+
+async def test_a_fast_port_that_is_never_free_is_named(start_broker, monkeypatch):
+    start, stop, tried, stopped = RemotingServer.start, RemotingServer.stop, [], []
+
+    async def start_there(self, host, port):
+        if port:
+            raise PortInUse(host, port, "Address already in use")
+        tried.append(await start(self, host, port))
+        return tried[-1]
+
+    async def stop_there(self):
+        stopped.append(self)
+        await stop(self)
+
+    monkeypatch.setattr(RemotingServer, "start", start_there)
+    monkeypatch.setattr(RemotingServer, "stop", stop_there)
+    with pytest.raises(PortInUse) as caught:
+        await start_broker(fast_port_enable=True)
+    assert len(tried) == server.PORT_PAIR_TRIES
+    assert caught.value.port == tried[-1] - 2
+    assert len(stopped) >= len(tried)
 
 
 # --- starts that cannot work --------------------------------------------------------------------------------------------
