@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,13 @@ KEPT = [b"asked and kept", b"kept"]
 
 
 async def bodies(side: Side, topic: str) -> list[bytes]:
-    return sorted(view["body"] for view in await pull_all(side.namesrv, topic))
+    """Return the bodies of a topic, sorted, and of those at Apache's broker one of each.
+
+    That broker stores the half message again with every question and commits one for every answer: a producer that takes longer to answer
+    than the broker waits before it asks again commits several.
+    """
+    found = sorted(view["body"] for view in await pull_all(side.namesrv, topic))
+    return sorted({*found}) if side.make == "apaches" else found
 
 
 async def test_java_transactions_end_alike_at_both_brokers(java: JavaClient, transacting_side: Side) -> None:
@@ -96,13 +103,17 @@ def moving(home: Path, apache_namesrv: apache.ApacheNamesrv) -> Moving:
     return Moving(home, apache_namesrv.address, f"deciding-{port}", port)
 
 
-async def decide(namesrv: str, topic: str, run: str, expected: set[bytes]) -> None:
-    """Commit one transaction, roll one back, leave two open, and answer questions about those of earlier brokers until all is there."""
+async def decide(namesrv: str, topic: str, run: str, expected: set[bytes], asked: Counter[str]) -> None:
+    """Commit one transaction, roll one back, leave two open, and answer questions about those of earlier brokers until all is there.
+
+    `asked` counts the questions that were answered with an outcome.
+    """
     answers = {True: TransactionOutcome.COMMIT, False: TransactionOutcome.ROLLBACK}
 
     async def check(message: ReceivedMessage) -> TransactionOutcome:
         if message.body.startswith(run.encode()):
             return TransactionOutcome.UNKNOWN  # the next broker is to ask
+        asked[message.msg_id] += 1
         return answers[b"kept" in message.body]
 
     async with TransactionProducer("deciders", check, namesrv=namesrv, timeout_s=PATIENCE_S) as producer:
@@ -115,7 +126,8 @@ async def decide(namesrv: str, topic: str, run: str, expected: set[bytes]) -> No
         async with asyncio.timeout(PATIENCE_S):
             while set(found) != expected:
                 found = [view["body"] for view in await pull_all(namesrv, topic)]
-    assert len(found) == len(expected), "delivered more than once"
+    asked_again = asked.total() - len(asked)  # an answer that took too long may have committed one more
+    assert len(found) <= len(expected) + asked_again, "delivered more than once"
 
 
 @pytest.mark.parametrize("order", ["ours first", pytest.param("theirs first", marks=pytest.mark.long)])
@@ -124,14 +136,14 @@ async def test_each_broker_asks_about_what_the_other_left_open(moving: Moving, o
     ours = partial(moving.ours, settings={"transaction_timeout_s": 1.0, "transaction_check_interval_s": 2.0})
     apaches = partial(moving.apaches, settings={"transactionTimeOut": "6000", "transactionCheckInterval": "2000"})
     first, second = (ours, apaches) if order == "ours first" else (apaches, ours)
-    expected = {b"first: committed"}
+    expected, asked = {b"first: committed"}, Counter[str]()
     with first("first"):
         async with AdminClient(namesrv=namesrv) as admin:
             await admin.create_topic(topic, queues=2, cluster=CLUSTER)
-        await decide(namesrv, topic, "first", expected)
+        await decide(namesrv, topic, "first", expected, asked)
     expected |= {b"second: committed", b"first: kept later"}
     with second("second"):
-        await decide(namesrv, topic, "second", expected)
+        await decide(namesrv, topic, "second", expected, asked)
     expected |= {b"third: committed", b"second: kept later"}
     with first("third"):
-        await decide(namesrv, topic, "third", expected)
+        await decide(namesrv, topic, "third", expected, asked)
