@@ -6,6 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
+
+from sprocketmq import AdminClient, Producer
+from sprocketmq.client import nameservers
+from sprocketmq.net.client import ConnectionPool
+
 MOMENT_S = 0.02
 
 
@@ -28,3 +34,14 @@ def next_millisecond() -> int:
     while (now := time.time_ns() // 1_000_000) <= before:
         time.sleep(0.0005)
     return now
+
+
+def be_patient(patch: pytest.MonkeyPatch) -> None:
+    """Give sends, requests and connects more than their 3 s: on a busy machine a process may stand still for as long.
+
+    A JVM does so at its first handshake, and Apache's broker waits for a disk that other programs keep busy.
+    """
+    patch.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 20.0)
+    patch.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
+    patch.setitem(ConnectionPool.get.__kwdefaults__, "timeout_s", 20.0)
+    patch.setattr(nameservers, "REQUEST_TIMEOUT_S", 20.0)

@@ -14,8 +14,8 @@ from tests.interop import apache
 from tests.interop.ours import OurProcess, namesrv_and_broker
 from tests.interop.secured import Secured, our_secured_servers, secured_apache_servers, tls_client
 from tests.interop.sides import DELAY_LEVELS, Side
+from tests.waiting import be_patient
 
-from sprocketmq import AdminClient, Producer
 from sprocketmq.net.client import Connection, ConnectionPool
 
 # Whole files go to a worker, the slowest ones first: else one of them is left when the other worker has nothing to do any more.
@@ -55,10 +55,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Give administrators' requests a minute, and sends 10 s: Apache's broker waits for a disk that other programs may keep busy."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
-        patched.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 10.0)
+    """Do without the short time limits that our clients have by default."""
+    with pytest.MonkeyPatch.context() as patch:
+        be_patient(patch)
         yield
 
 

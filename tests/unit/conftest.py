@@ -2,19 +2,16 @@ import logging
 
 import pytest
 from tests.certificates import Authority, Pair
+from tests.waiting import be_patient
 
-from sprocketmq import AdminClient, Producer
-from sprocketmq.client import nameservers
 from sprocketmq.net.link import Link
 
 
 @pytest.fixture(autouse=True)
 def patience():
-    """Give sends and requests more time than their default of 3 s: on a busy machine this process may stand still for as long."""
+    """Do without the short time limits that clients have by default."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: a test may undo what it patched
-        patch.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 20.0)
-        patch.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
-        patch.setattr(nameservers, "REQUEST_TIMEOUT_S", 20.0)
+        be_patient(patch)
         yield
 
 
