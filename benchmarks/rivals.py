@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop import apache
+from tests.ports import LOOPBACK, free_ports
 
 from benchmarks.load.sides import serve
 from sprocketmq.omb.cpu import cpu_s
@@ -62,15 +63,15 @@ class KafkaBroker(apache.JavaProcess):
 
     def __init__(self, home: Path, heap: str = HEAP) -> None:
         library = kafka_jars()
-        self.port = apache.free_ports(1)
-        self.address = f"{apache.LOOPBACK}:{self.port}"
+        self.port = free_ports(1)
+        self.address = f"{LOOPBACK}:{self.port}"
         self.store = home / "store"
         home.mkdir(parents=True, exist_ok=True)
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@{apache.LOOPBACK}:{self.port + 1}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{apache.LOOPBACK}:{self.port + 1}",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self.port + 1}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{self.port + 1}",
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.store),

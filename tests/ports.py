@@ -1,14 +1,14 @@
 """Ports of the loopback interface: where nothing listens, which nobody else is given meanwhile, and that a process of tests has to itself."""
 
+import contextlib
 import fcntl
 import functools
-import itertools
 import random
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from sprocketmq.errors import PortInUse
 from sprocketmq.net.listening import keep_port
@@ -37,32 +37,63 @@ def address_of(held: socket.socket) -> str:
     return f"{LOOPBACK}:{held.getsockname()[1]}"
 
 
-@functools.cache
-def own_ports() -> Iterator[int]:
-    """Return ports that no other process of tests uses and that the system gives to nobody, again and again; none if it may.
+class OwnPorts:
+    """Ports that no other process of tests uses and that the system gives to nobody, one after the other, again and again.
 
-    A server that ends and comes back at its port needs that: the system may give a port that it got from there to somebody else meanwhile.
+    A server that ends and comes back at its port needs such a port: the system may give one that it got from there to another process
+    meanwhile. There are none where the system may give away all ports, or where 50 processes have theirs.
     """
-    try:
-        above = int(_EPHEMERAL.read_text().split()[0])
-    except OSError:
-        above = 0
-    for first in range(FIRST, min(LAST, above) - SLICE, SLICE):
-        claim = open(Path(tempfile.gettempdir(), f"sprocketmq-test-ports-{first}"), "w")  # noqa: SIM115 - as long as the process
+
+    def __init__(self) -> None:
+        self.ports, self._claim = self._claimed()
+        self._at = random.SystemRandom().randrange(SLICE)
+
+    def take(self, count: int = 1) -> range:
+        """Return the next `count` ports in a row, at most SLICE; none when there are none."""
+        if self._at + count > SLICE:
+            self._at = 0
+        self._at += count
+        return self.ports[self._at - count : self._at]
+
+    @staticmethod
+    def _claimed() -> tuple[range, IO[str] | None]:
+        """Return ports and the open file whose lock claims them as long as the process runs."""
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            above = int(_EPHEMERAL.read_text().split()[0])
         except OSError:
-            claim.close()
-            continue
-        _claims.append(claim)
-        ports = list(range(first, first + SLICE))
-        at = random.SystemRandom().randrange(SLICE)
-        return itertools.cycle(ports[at:] + ports[:at])
-    return iter(())
+            above = 0
+        for first in range(FIRST, min(LAST, above) - SLICE, SLICE):
+            claim = open(Path(tempfile.gettempdir(), f"sprocketmq-test-ports-{first}"), "w")  # noqa: SIM115 - as long as the process
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                claim.close()
+                continue
+            return range(first, first + SLICE), claim
+        return range(0), None
 
 
-# Open files, whose locks end with the process.
-_claims: list[Any] = []
+@functools.cache
+def own_ports() -> OwnPorts:
+    """Return the ports of this process."""
+    return OwnPorts()
+
+
+def free_ports(*offsets: int) -> int:
+    """Return a port P such that P and every P + offset can be bound on loopback now, for a server of another program.
+
+    Such a server may take a minute until it listens. Nobody is offered one of its ports meanwhile, where the process has ports of its own.
+    """
+    lowest, highest = min(0, *offsets, 0), max(0, *offsets, 0)
+    count = highest - lowest + 1
+    for _ in range(SLICE):
+        block = own_ports().take(count) or range(random.SystemRandom().randrange(FIRST, LAST - count), LAST)
+        port = block[0] - lowest
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for offset in (0, *offsets):
+                held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
+            return port
+    raise RuntimeError(f"found no free port with free neighbours at {offsets}")
 
 
 def on_own_ports(listen: Callable[..., Awaitable[_T]]) -> Callable[..., Awaitable[_T]]:
@@ -72,11 +103,11 @@ def on_own_ports(listen: Callable[..., Awaitable[_T]]) -> Callable[..., Awaitabl
     async def listen_there(*arguments: Any) -> _T:
         *others, port = arguments
         if port == 0:
-            for own in itertools.islice(own_ports(), SLICE):
-                try:
-                    return await listen(*others, own)
-                except (OSError, PortInUse):  # somebody else, who knows nothing of this, listens there
-                    continue
+            for _ in range(SLICE):
+                for own in own_ports().take():
+                    # Another program, which knows nothing of this, may listen there.
+                    with contextlib.suppress(OSError, PortInUse):
+                        return await listen(*others, own)
         return await listen(*arguments)
 
     return listen_there

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.apache import free_ports
+from tests.ports import free_ports
 
 from benchmarks.load import rounds
 from benchmarks.load.replication import cpu_s

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.apache import free_ports
+from tests.ports import free_ports
 
 from benchmarks.load import rounds
 from benchmarks.load.consume import FILL_BATCH, reading

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Any
 
 from tests.interop import apache
+from tests.ports import LOOPBACK
 
 from benchmarks.load.stores import drop_derived
 from benchmarks.report import spread, write_result
@@ -114,7 +115,7 @@ class Recovering(apache.JavaProcess):
             "brokerRole": "ASYNC_MASTER",
             "flushDiskType": "ASYNC_FLUSH",
             "namesrvAddr": namesrv,
-            "brokerIP1": apache.LOOPBACK,
+            "brokerIP1": LOOPBACK,
             "listenPort": str(port),
             "haListenPort": str(port + 1),
             "storePathRootDir": str(store),

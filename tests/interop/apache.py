@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import json
 import os
-import random
 import shutil
 import socket
 import ssl
@@ -28,11 +27,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self, TypedDict, Unpack
 
+from tests.ports import LOOPBACK, free_ports
+
 VERSION = "5.5.0"
 HERE = Path(__file__).parent / "java"
 POM = HERE / "pom.xml"
 DRIVER = tuple(sorted(HERE.glob("*.java")))
-LOOPBACK = "127.0.0.1"
 
 # What the broker's memory-mapped files and buffers reach into on Java 17.
 OPENED = (
@@ -154,22 +154,6 @@ def require() -> None:
     tool("node")
     tool("npm")
     jars()
-
-
-# Below those that a system gives to whoever asks for any port: a port of these stays free until it is used.
-PORTS = range(20_000, 32_000)
-
-
-def free_ports(*offsets: int) -> int:
-    """Return a port P such that P and every P + offset can be bound on loopback now."""
-    chance = random.SystemRandom()  # another run may have the seed of this one
-    for _ in range(100):
-        port = chance.choice(PORTS)
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for offset in (0, *offsets):
-                held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
-            return port
-    raise ApacheFailed(f"found no free port with free neighbours at {offsets}")
 
 
 class JavaProcess:

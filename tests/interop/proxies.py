@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interop import apache
+from tests.ports import LOOPBACK, free_ports
 
 PROXY_POM = Path(__file__).with_name("proxy") / "pom.xml"
 JAVA5 = Path(__file__).with_name("java5")
@@ -65,15 +66,15 @@ class ApacheProxy(apache.JavaProcess):
     def __init__(self, home: Path, namesrv: str, cluster: str, flags: tuple[str, ...] = tuple(apache.SMALL)) -> None:
         cache = apache.cache_dir().with_name(f"rocketmq-proxy-{apache.VERSION}")
         library = apache.resolved(PROXY_POM, cache, f"rocketmq-proxy-{apache.VERSION}.jar", "Apache's proxy")
-        remoting, self.port = apache.free_ports(), apache.free_ports()
-        self.address = f"{apache.LOOPBACK}:{self.port}"
+        remoting, self.port = free_ports(), free_ports()
+        self.address = f"{LOOPBACK}:{self.port}"
         settings = {
             "rocketMQClusterName": cluster,
             "namesrvAddr": namesrv,
             "proxyMode": "CLUSTER",
             "grpcServerPort": self.port,
             "remotingListenPort": remoting,
-            "localServeAddr": apache.LOOPBACK,
+            "localServeAddr": LOOPBACK,
         }
         (home / "conf").mkdir(parents=True, exist_ok=True)
         config = home / "conf" / "rmq-proxy.json"

@@ -15,6 +15,7 @@ from tests.certificates import Authority, Pair
 from tests.interop import apache
 from tests.interop.apache import Login
 from tests.interop.ours import UNHURRIED
+from tests.ports import LOOPBACK
 
 from sprocketmq import Credentials, TlsConfig
 from sprocketmq.broker import Broker, BrokerConfig
@@ -134,7 +135,7 @@ def apache_secured_broker(home: Path, authority: Authority, namesrv: str, name: 
         name=name,
         cluster=CLUSTER,
         settings=apache.SMALL_STORE | access_control() | settings,
-        flags=(*apache.SMALL_BROKER, *tls_server(authority.issue(name, hosts=(apache.LOOPBACK,)), authority.ca_file)),
+        flags=(*apache.SMALL_BROKER, *tls_server(authority.issue(name, hosts=(LOOPBACK,)), authority.ca_file)),
         tls=ssl.create_default_context(cafile=authority.ca_file),
         login=ADMIN,
     )
@@ -143,7 +144,7 @@ def apache_secured_broker(home: Path, authority: Authority, namesrv: str, name: 
 @contextlib.contextmanager
 def secured_apache_servers(home: Path, authority: Authority) -> Iterator[Secured]:
     """Run Apache's nameserver and broker, both with enforcing TLS, the broker with access control; the certificates are for 127.0.0.1 only."""
-    flags = tls_server(authority.issue("apache-namesrv", hosts=(apache.LOOPBACK,)), authority.ca_file)
+    flags = tls_server(authority.issue("apache-namesrv", hosts=(LOOPBACK,)), authority.ca_file)
     with contextlib.ExitStack() as running:
         namesrv = apache.ApacheNamesrv(home / "namesrv", flags=(*apache.SMALL, *flags))
         running.callback(namesrv.kill)
@@ -175,7 +176,7 @@ def our_secured_servers(
     `settings` are added to the broker's configuration.
     """
     directory.mkdir(parents=True)
-    certificate = authority.issue(f"{directory.name}-server", hosts=(apache.LOOPBACK,))
+    certificate = authority.issue(f"{directory.name}-server", hosts=(LOOPBACK,))
     inner = Credentials(INNER.access_key, INNER.secret_key)
     security = SecurityConfig(users_file=users_file(directory / "users.json"), inner_credentials=inner)
     tls = ServerTls(mode, cert_file=certificate.cert_file, key_file=certificate.key_file)
@@ -210,9 +211,9 @@ class Handshakes:
     def __init__(self, certificate: Pair) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate.cert_file, certificate.key_file)
-        self._listener = socket.create_server((apache.LOOPBACK, 0))
+        self._listener = socket.create_server((LOOPBACK, 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
-        self.address = f"{apache.LOOPBACK}:{self._listener.getsockname()[1]}"
+        self.address = f"{LOOPBACK}:{self._listener.getsockname()[1]}"
         self.outcomes: list[str] = []
 
     def _serve(self) -> None:

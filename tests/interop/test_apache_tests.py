@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.interop import apache
 from tests.interop.ours import UNHURRIED, OurProcess
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -114,7 +115,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def servers(tmp_path: Path) -> Iterator[str]:
     """Three brokers of ours, as the property that tells the tests of them."""
     settings = [f"--set={key}={value}" for key, value in {**UNHURRIED, "recall_message_enable": "true"}.items()]
-    port = apache.free_ports(*(10 * number for number in range(1, BROKERS)))
+    port = free_ports(*(10 * number for number in range(1, BROKERS)))
     command = ["serve", "--brokers", str(BROKERS), "--namesrv-port", "0", "--port", str(port), "--store", str(tmp_path / "store")]
     with OurProcess(tmp_path / "ours", *command, *settings) as process:
         brokers = [f"broker-{letter}={port + 10 * number}" for number, letter in enumerate("abc")]

@@ -14,6 +14,7 @@ from tests.interop.apache import ApacheBroker, ApacheNamesrv, JavaClient
 from tests.interop.ours import namesrv_and_broker
 from tests.interop.reading import dead_letters
 from tests.interop.sides import DELAY_LEVELS, Side, until
+from tests.ports import LOOPBACK, free_ports
 from tests.scraping import Family, Page, scrape
 
 from sprocketmq import AdminClient, Message, Producer, TransactionOutcome, TransactionProducer
@@ -40,12 +41,12 @@ OF_POPS = {"rocketmq_messages_out": {"is_retry"}, "rocketmq_throughput_out": {"i
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tuple[Side, str], ...]]:
     """Both brokers, each with the address of its metrics."""
     home = tmp_path_factory.mktemp("metrics")
-    port = apache.free_ports()
+    port = free_ports()
     settings = apache.SMALL_STORE | {
         "messageDelayLevel": DELAY_LEVELS,
         "metricsExporterType": "PROM",
         "metricsPromExporterPort": str(port),
-        "metricsPromExporterHost": apache.LOOPBACK,
+        "metricsPromExporterHost": LOOPBACK,
         "metricsLabel": "env:test",
     }
     ours_settings = {"message_delay_level": DELAY_LEVELS, "metrics_exporter": "prom", "metrics_port": 0, "metrics_label": "env:test"}
@@ -56,7 +57,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tuple[Si
             try:
                 yield (
                     (Side("ours", ours.namesrv, ours.broker, "broker-a", "DefaultCluster"), ours.metrics),
-                    (Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster), f"{apache.LOOPBACK}:{port}"),
+                    (Side("apaches", namesrv.address, broker.address, broker.name, broker.cluster), f"{LOOPBACK}:{port}"),
                 )
             finally:
                 broker.kill()

@@ -18,6 +18,7 @@ from tests.interop import apache
 from tests.interop.apache import Login
 from tests.interop.ours import OurProcess
 from tests.interop.secured import ADMIN, Secured
+from tests.ports import LOOPBACK
 
 from sprocketmq import AdminClient, Message, Producer, PullConsumer, PushConsumer, TlsConfig, sync
 from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, NameserverUnavailable, TlsFailed
@@ -167,7 +168,7 @@ async def test_a_certificate_that_expires_at_the_broker_is_refused_until_there_i
     secured_apache: Secured, user: Login, topic: str
 ) -> None:
     # Apache's servers look at their certificate files twice a second.
-    issue = functools.partial(secured_apache.authority.issue, secured_apache.broker, hosts=(apache.LOOPBACK,))
+    issue = functools.partial(secured_apache.authority.issue, secured_apache.broker, hosts=(LOOPBACK,))
     address, tls = parse_address(secured_apache.address), secured_apache.tls
 
     def verified() -> bool:
