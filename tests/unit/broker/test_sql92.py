@@ -108,7 +108,7 @@ def test_conditions_that_are_not_met(expression):
 @pytest.mark.parametrize(
     ("expression", "reason", "position"),
     [
-        ("", "a value is expected, not 'the end'", 0),
+        ("", "a value is expected, not the end", 0),
         ("  ", "a value is expected", 2),
         ("a >", "a value is expected", 3),
         ("a = NULL", "IS NULL or IS NOT NULL", 4),

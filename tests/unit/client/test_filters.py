@@ -73,3 +73,9 @@ async def test_blocking_consumers_take_conditions(real):
             return [message.body for message in consumer.pull(QUEUE, 0, expression=Sql("price < 2")).messages]
 
     assert await asyncio.to_thread(read) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("expression", [None, 5, b"price > 6"])
+def test_a_condition_is_a_string(expression):
+    with pytest.raises(ConfigError, match=r'is a string such as "price > 100", not '):
+        Sql(expression)

@@ -301,6 +301,18 @@ def test_a_task_group_listens_with_run_and_is_told_so(run):
     assert run(main()) == [b"x"]
 
 
+async def test_a_second_handler_is_refused_while_the_first_listens(cluster):
+    async with push(cluster) as consumer:
+        first = consumer.listen(lambda batch: None)
+        with pytest.raises(ConfigError, match=r"group cg listens already.*concurrency.*cancel the task"):
+            consumer.listen(lambda batch: None)
+        first.cancel()
+        second = consumer.listen(lambda batch: None)
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not second.done()
+
+
 async def test_run_ends_when_the_consumer_is_closed_and_raises_what_ended_it(cluster):
     async with push(cluster) as consumer:
         running = asyncio.ensure_future(consumer.run(lambda batch: None))

@@ -117,7 +117,7 @@ class _Parser:
     def _must(self, kind: str, what: str) -> Token:
         token = self._takes(kind)
         if token is None:
-            raise ExpressionRefused(f"{what} is expected, not {self._token.text!r}", self._token.position)
+            raise ExpressionRefused(f"{what} is expected, not {self._token.shown}", self._token.position)
         return token
 
     # --- the grammar ---
@@ -263,7 +263,7 @@ class _Parser:
                 return _constant(token.kind == "TRUE", token)
             case "NULL":
                 return _constant(None, token)
-        raise ExpressionRefused(f"a value is expected, not {token.text!r}", token.position)
+        raise ExpressionRefused(f"a value is expected, not {token.shown}", token.position)
 
     def _negative(self, sign: Token) -> _Node:
         if self._token.kind == "integer":

@@ -39,6 +39,11 @@ class Token(NamedTuple):
     text: str
     position: int
 
+    @property
+    def shown(self) -> str:
+        """The token as an error names it."""
+        return self.text if self.kind == "end" else repr(self.text)
+
 
 def tokens_of(expression: str) -> list[Token]:
     """Return the words of an expression, the last of kind ``end``. Raises ExpressionRefused."""

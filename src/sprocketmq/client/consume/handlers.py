@@ -11,6 +11,7 @@ from sprocketmq.client.consume.ready_queues import ReadyQueues
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.hook_calls import HandlerCall, HookCalls
 from sprocketmq.clock import Clock
+from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.bodies import ConsumeDirectlyResult
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import ReceivedMessage
@@ -46,6 +47,11 @@ class Handlers:
 
     def listen(self, handler: Handler, concurrency: int) -> "asyncio.Task[None]":
         """Call ``handler`` with every batch, in up to ``concurrency`` workers; see ``PushConsumer.listen``."""
+        if any(not task.done() and not task.cancelling() for task in self.tasks):
+            raise ConfigError(
+                f"a handler of group {self._group} listens already, and two would divide the batches between them: pass concurrency for"
+                " more calls at a time, decide by batch.queue.topic in the handler, or cancel the task of the first listen"
+            )
         if self._hooks is not None:
             handler = _observed(handler, self._hooks)
         self._handler = handler

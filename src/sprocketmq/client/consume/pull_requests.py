@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from numbers import Integral
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -35,10 +35,15 @@ SQL92: Final = "SQL92"
 class Sql(str):
     """A condition on the properties of messages, for the broker to filter by: ``Sql("price > 100 AND region IN ('eu', 'us')")``.
 
-    The broker checks it (docs/guide/filtering.md).
+    The broker checks it (docs/guide/filtering.md). Raises ConfigError for anything but a string.
     """
 
     __slots__ = ()
+
+    def __new__(cls, expression: str) -> Self:
+        if not isinstance(expression, str):
+            raise ConfigError(f'an SQL92 expression is a string such as "price > 100", not {expression!r}')
+        return super().__new__(cls, expression)
 
     def __repr__(self) -> str:
         return f"Sql({super().__repr__()})"
