@@ -14,6 +14,7 @@ from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.memory import freeze_what_is_loaded
 
 
 class Server(Protocol):
@@ -70,6 +71,7 @@ async def serve_until_stopped(server: Server, stop: asyncio.Event, announce: Cal
         await server.start()
         try:
             print_ready(announce())
+            freeze_what_is_loaded()
             await stop.wait()
         finally:
             await server.stop()

@@ -150,6 +150,26 @@ def test_a_server_started_as_a_child_ends_with_its_standard_input(serving, tmp_p
     assert server.wait() == (0, "")
 
 
+@pytest.mark.parametrize("verb", ["serve", "broker", "namesrv"])
+def test_what_a_server_has_loaded_is_exempt_from_garbage_collection(tmp_path, verb):
+    program = (
+        "import atexit, gc, sys\n"
+        "from sprocketmq.cli.app import main\n"
+        "atexit.register(lambda: print(gc.get_freeze_count()))\n"
+        "sys.exit(main())"
+    )
+    arguments = {
+        "serve": [*FREE, "--store", str(tmp_path)],
+        "broker": ["--port", "0", "--store", str(tmp_path), "--namesrv", "127.0.0.1:1"],
+        "namesrv": ["--port", "0", "--store", str(tmp_path)],
+    }[verb]
+    command = [sys.executable, "-c", program, verb, *arguments, "--stop-with-stdin"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("ready ")
+        printed, _ = process.communicate(timeout=60)
+    assert int(printed) > 10_000
+
+
 def run_until_it_ends(*arguments, **streams):
     done = subprocess.run([sys.executable, "-m", "sprocketmq", *arguments], stderr=subprocess.PIPE, timeout=60, check=False, **streams)
     return done.returncode, done.stderr.decode()
