@@ -630,6 +630,7 @@ def test_a_commit_indexes_only_several_thousand_messages_at_a_time(box: Box, mon
     import sprocketmq.storage.index.index_arrays  # noqa: F401
 
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr(index_module, "LEAST_INLINE_MESSAGES", 8)
     monkeypatch.setattr(index_module, "INLINE_MESSAGES", 8)
     records = make_records(40)
     box.index.offer([("t", strings_of([r[1] for r in records[:5]]), [r[2] for r in records[:5]], 1000), *records[5:30]], 3000)
@@ -640,6 +641,25 @@ def test_a_commit_indexes_only_several_thousand_messages_at_a_time(box: Box, mon
     assert box.index.indexed_end == 4000
     expected = [("t", properties, physical, 1000) for _, properties, physical, _ in records[:5]]
     assert box.files() == Reference().put_all(expected + records[5:]).files
+
+
+def test_a_small_commit_indexes_less_than_a_large_one(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
+
+    limits = {"MAX_PENDING_SENDS": 32, "INLINE_FACTOR": 2, "LEAST_INLINE_MESSAGES": 4, "INLINE_MESSAGES": 16}
+    for name, value in limits.items():
+        monkeypatch.setattr(index_module, name, value)
+    records = make_records(60)
+    box.index.offer(records[:31], 3100)
+    assert box.index.indexed_end == 0
+    box.index.offer(records[31:32], 3200)
+    assert box.index.indexed_end == 400
+    box.index.offer(records[32:39], 3900)
+    assert box.index.indexed_end == 1800
+    box.index.offer(records[39:], 6000)
+    assert box.index.indexed_end == 3400
+    box.index.sync()
+    assert box.files() == Reference().put_all(records).files
 
 
 def test_arrays_are_loaded_in_a_thread_while_messages_wait(box: Box, without_arrays: None, monkeypatch: pytest.MonkeyPatch) -> None:
