@@ -209,6 +209,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def write_out(sides: Sequence[Pair], settle_s: float) -> None:
+    """Have the system write out and forget all logs, and wait until the machine is quiet."""
+    for side in sides:
+        side.drop_page_cache()
+    wait_until_quiet(settle_s)
+
+
 def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: argparse.Namespace) -> Figures:
     """Run one workload on one side when the machine is quiet; adds the CPU time a message of master and slave to the figures."""
     seconds = options.half_seconds if workload.name == HALF else options.seconds
@@ -221,9 +228,7 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
             stop.wait(pause_s)  # the client may be done a little earlier
             taken.append({name: cpu_s(pid) for name, pid in pids.items()})
 
-    for one in sides:
-        one.drop_page_cache()
-    wait_until_quiet(options.settle)
+    write_out(sides, options.settle)
     touch_memory(TOUCHED_BYTES)
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -363,6 +368,7 @@ def measure(mode: str, options: argparse.Namespace, directory: Path, loopback_us
         for workload in workloads:
             for side in sides:
                 warm_s = options.first_warm if side.name == THEIRS else min(rounds.OUR_FIRST_WARM_S, options.first_warm)
+                write_out(sides, options.settle)  # else the disk would still be busy with the side before
                 one_round(side, sides, workload, warm_s, 1.0)
         done: dict[str, dict[str, list[Figures]]] = {}
 
