@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # needs them. One with small commits has the time for short ones, which take 1 ms.
 MAX_PENDING_BYTES = 16 << 20
 MAX_PENDING_SENDS = 4096
-INLINE_FACTOR = 64
+INLINE_FACTOR = 32
 LEAST_INLINE_MESSAGES = 512
 INLINE_MESSAGES = 4096
 # While numpy is not loaded, fewer messages than this are indexed without it. While it is being loaded, more may wait.
