@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sprocketmq.cli.argument_parser import ArgumentParser
 from sprocketmq.cli.errors import EXIT_FAILURE, EXIT_OK
 from sprocketmq.cli.output import print_json
 from sprocketmq.errors import ConfigError
@@ -15,11 +16,7 @@ DEFAULT_OUTPUT = Path("demo-output")
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(
-        prog="sprocketmq demo",
-        description="Play the flights out of New York in 2013 through a broker into a checked Spark table.",
-        allow_abbrev=False,
-    )
+    p = ArgumentParser("demo", description="Play the flights out of New York in 2013 through a broker into a checked Spark table.")
     p.add_argument(
         "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="directory for tables, plot and report (default: %(default)s)"
     )

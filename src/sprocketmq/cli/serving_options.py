@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sprocketmq.cli.config import LOOPBACK_HOST, Settings, data_directory
+from sprocketmq.cli.argument_parser import ArgumentParser
+from sprocketmq.cli.config import KEYS, LOOPBACK_HOST, Settings, data_directory
 from sprocketmq.cli.serving_security import security_of
 from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.errors import ConfigError
@@ -37,13 +38,13 @@ ROLE_HELP = {
 
 def parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of one verb. Options left out are None, so that the configuration file counts."""
-    p = argparse.ArgumentParser(
-        prog=f"sprocketmq {verb}",
+    p = ArgumentParser(
+        verb,
+        settings=KEYS,
         description=f"{DESCRIPTIONS[verb]} Prints one line `{_READY[verb]}` when it is ready. "
         "SIGTERM and SIGINT stop it cleanly (exit code 0).",
         epilog="A port of 0 means any free port. The command line overrides variables of the environment"
         f" ({SETTING_VARIABLE}KEY=VALUE), and these the configuration file.",
-        allow_abbrev=False,
     )
     p.add_argument("--host", help=f"address to listen on (default {LOOPBACK_HOST})")
     if verb == "serve":

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from sprocketmq.cli.argument_parser import ArgumentParser
 from sprocketmq.errors import ConfigError
 
 # Not variables: they belong to one command line.
@@ -18,7 +19,7 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NOT_GIVEN = object()
 
 
-class OptionsWithVariables(argparse.ArgumentParser):
+class OptionsWithVariables(ArgumentParser):
     """A parser each of whose options may also be a variable, ``SPROCKETMQ_VERB_SET_OPTION``; the command line overrides them.
 
     A flag is 1 or 0; an option that may be repeated has its values joined by ``,``.
@@ -27,7 +28,7 @@ class OptionsWithVariables(argparse.ArgumentParser):
     def __init__(self, verb: str, **arguments: Any) -> None:
         self._prefix = f"SPROCKETMQ_{verb.upper()}_SET_"
         self._added: dict[str, argparse.Action] = {}
-        super().__init__(prog=f"sprocketmq {verb}", allow_abbrev=False, **arguments)
+        super().__init__(verb, **arguments)
         self.epilog = (
             f"Each option may also be a variable of the environment, such as {self._prefix}PORT=8000; the command line overrides it."
         )

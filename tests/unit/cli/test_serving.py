@@ -293,7 +293,12 @@ def test_serving_loads_no_terminal_library(tmp_path):
         (("serve", "--config", "/nowhere.toml"), "cannot read configuration file /nowhere.toml: No such file or directory"),
         (("serve", "--port", "-1"), "is not a port"),
         (("serve", "--port", "http"), "'http' is not a port"),
-        (("serve", "extra"), "unrecognized arguments: extra"),
+        (("serve", "extra"), "Error: Got unexpected extra argument (extra)\n"),
+        (("serve", "--prt", "1"), "Error: No such option: --prt (did you mean --port?)\n"),
+        (("namesrv", "--xyzzy=1"), "Try 'sprocketmq namesrv -h' for help.\n\nError: No such option: --xyzzy\n"),
+        (("serve", "--fast-port-enable"), "No such option: --fast-port-enable (it is a setting: --set fast_port_enable=VALUE)"),
+        (("dashboard", "--hots", "x"), "No such option: --hots (did you mean --host?)"),
+        (("demo", "--limit", "-1"), "Usage: sprocketmq demo [OPTIONS]"),
     ],
 )
 def test_settings_that_cannot_be_are_explained(arguments, words, capfd, monkeypatch, tmp_path):
