@@ -84,13 +84,13 @@ def free_ports(*offsets: int) -> int:
 
     Such a server may take a minute until it listens. Nobody is offered one of its ports meanwhile, where the process has ports of its own.
     """
-    lowest, highest = min(0, *offsets, 0), max(0, *offsets, 0)
-    count = highest - lowest + 1
+    places = (0, *offsets)
+    count = max(places) - min(places) + 1
     for _ in range(SLICE):
-        block = own_ports().take(count) or range(random.SystemRandom().randrange(FIRST, LAST - count), LAST)
-        port = block[0] - lowest
+        own = own_ports().take(count)
+        port = (own[0] if own else random.SystemRandom().randrange(FIRST, LAST - count)) - min(places)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for offset in (0, *offsets):
+            for offset in places:
                 held.enter_context(socket.socket()).bind((LOOPBACK, port + offset))
             return port
     raise RuntimeError(f"found no free port with free neighbours at {offsets}")
