@@ -247,11 +247,11 @@ class TopicNotFound(FatalError):
 
 
 class NoBroker(RetriableError):
-    """No broker is registered at the nameserver ``namesrv``, so that nothing can be stored in ``topic`` now."""
+    """No broker is registered at the nameserver ``namesrv``, so that nothing can be stored in ``topic`` or read from it now."""
 
     def __init__(self, topic: str, namesrv: str) -> None:
         super().__init__(
-            f"no broker is registered at nameserver {namesrv}, so topic {topic!r} takes no messages now, nothing is stored: start a broker"
+            f"no broker is registered at nameserver {namesrv}, so topic {topic!r} can neither be written nor read now: start a broker"
             " (sprocketmq serve), or wait until the brokers have registered again"
         )
         self.topic = topic

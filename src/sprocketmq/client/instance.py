@@ -222,9 +222,18 @@ class Instance(LoopBound):
     async def route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
         """Return the route of ``topic``, from the cache if it is there.
 
-        Raises TopicNotFound when no nameserver knows it, NameserverUnavailable when none answers.
+        Raises TopicNotFound when no nameserver knows it, NoBroker when that is because no broker is registered, NameserverUnavailable when
+        none answers.
         """
-        route = self.routes.get(topic) or await self.fetch_route(topic, budget_s=budget_s)
+        return self.routes.get(topic) or await self.fresh_route(topic, budget_s=budget_s)
+
+    async def fresh_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
+        """Return the route of ``topic`` as a nameserver has it now. Raises as ``route`` does."""
+        route = await self.fetch_route(topic, budget_s=budget_s)
+        if route is None:
+            await self.check_brokers(topic, budget_s)
+            # A broker may have registered since the route was looked up.
+            route = await self.fetch_route(topic, budget_s=budget_s)
         if route is None:
             raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
         return route
@@ -238,8 +247,7 @@ class Instance(LoopBound):
         route = await self._own_or_template_route(topic, budget_s)
         try:
             if route is None:
-                if not await self._has_brokers(budget_s):
-                    raise NoBroker(topic, ";".join(self.namesrv.addresses))
+                await self.check_brokers(topic, budget_s)
                 # A broker may have registered since the route was looked up.
                 route = await self._own_or_template_route(topic, budget_s)
             if route is None:
@@ -303,10 +311,11 @@ class Instance(LoopBound):
             return None
         raise response_error(response, ";".join(self.namesrv.addresses), topic)
 
-    async def _has_brokers(self, budget_s: float) -> bool:
-        """Return whether a broker is registered: a nameserver that has just started knows none. True when it does not say."""
+    async def check_brokers(self, topic: str, budget_s: float = NAMESRV_BUDGET_S) -> None:
+        """Raise NoBroker when no broker is registered: a nameserver that has just started knows none. It may refuse to say."""
         response = await self.namesrv.request(RequestCode.GET_BROKER_CLUSTER_INFO, budget_s=budget_s)
-        return response.code != ResponseCode.SUCCESS or bool(ClusterInfo.decode(response.body).broker_addr_table)
+        if response.code == ResponseCode.SUCCESS and not ClusterInfo.decode(response.body).broker_addr_table:
+            raise NoBroker(topic, ";".join(self.namesrv.addresses))
 
     def _greet(self, before: Route | None, route: Route) -> None:
         """Send heartbeats at once when a route has new brokers; slaves get them from consumers only."""

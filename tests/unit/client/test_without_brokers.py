@@ -1,10 +1,10 @@
-"""Sends while no broker is registered: a nameserver that has just started knows none, and topics cannot be created then."""
+"""Clients while no broker is registered: a nameserver that has just started knows none, and topics cannot be created then."""
 
 import asyncio
 
 import pytest
 
-from sprocketmq import AdminClient, Batching, sync
+from sprocketmq import AdminClient, Batching, MessageQueue, PullConsumer, sync
 from sprocketmq.client import Producer
 from sprocketmq.client.send import outbox
 from sprocketmq.embedded import LocalCluster
@@ -77,6 +77,17 @@ async def test_to_a_user_who_may_not_list_brokers_the_topic_is_unknown(cluster):
     async with Producer("pg", namesrv=cluster.namesrv.address, timeout_s=60) as producer:
         with pytest.raises(TopicNotFound):
             await producer.send(Message("t", b"x"))
+
+
+async def test_without_brokers_a_look_at_a_topic_says_so_too(cluster, registered):
+    cluster.namesrv.routes.clear()
+    async with PullConsumer("g", namesrv=cluster.namesrv.address) as consumer, AdminClient(namesrv=cluster.namesrv.address) as admin:
+        for look in (lambda: consumer.queues("t"), lambda: consumer.pull(MessageQueue("t", "broker-a", 0), 0), lambda: admin.route("t")):
+            with pytest.raises(NoBroker, match="topic 't' can neither be written nor read now"):
+                await look()
+        registered.append("broker-b")
+        with pytest.raises(TopicNotFound):
+            await admin.route("t")
 
 
 def test_a_new_producer_gets_over_a_restart_of_the_nameserver():

@@ -26,10 +26,7 @@ class AdminRequests(Client):
     async def _route(self, topic: str) -> Route:
         self._instance.check()
         check_topic(topic)
-        route = await self._instance.fetch_route(topic)
-        if route is None:
-            raise TopicNotFound(topic, ";".join(self._instance.namesrv.addresses))
-        return route
+        return await self._instance.fresh_route(topic)
 
     async def _masters(self, cluster: str | None, broker: str | None) -> dict[str, str]:
         """Return the masters' addresses by broker name, of one cluster or one broker when given.
@@ -68,6 +65,7 @@ class AdminRequests(Client):
         response = await self._instance.namesrv.request(code, ext=ext)
         addresses = ";".join(self._instance.namesrv.addresses)
         if topic and response.code == ResponseCode.TOPIC_NOT_EXIST:
+            await self._instance.check_brokers(topic)
             raise TopicNotFound(topic, addresses)
         return self._expect_success(response, addresses, topic)
 
