@@ -141,6 +141,7 @@ class MessageStore:
         try:
             if self._replica is not None:
                 self._replica.settle()
+            self.index_pending()
             self.flush(thorough=True)
             if self._replica is None or not self._replica.doubtful:
                 self._fs.unlink(f"{self._root}/abort")
@@ -463,8 +464,9 @@ class MessageStore:
     def flush(self, *, thorough: bool = False) -> int:
         """Flush the commit log to disk and return the flushed end; with ``thorough`` also flush queues and index, and save a snapshot.
 
-        After a kill the next start reads the log from the last thorough flush on. A flush is thorough by itself when the log has grown by
-        256 MiB since (with more than 4,096 queues: 64 KiB per queue). May run in another thread than the rest.
+        After a kill the next start reads the log from the last thorough flush on, and for the key index from up to 32 MiB before that. A
+        flush is thorough by itself when the log has grown by 256 MiB since (with more than 4,096 queues: 64 KiB per queue). May run in
+        another thread than the rest.
 
         Raises StoreWriteFailed when the log is flushed and a full disk has no room for the queues, which the next thorough flush retries.
         Raises StoreFailed when the disk fails. The store then takes no more messages: the state of the page cache is unknown until a

@@ -95,9 +95,10 @@ class StoreIndex:
     # --- in operation ---
 
     def sync(self) -> bytes:
-        """Bring everything to disk, after catching up if the disk had refused a write; return the state for the snapshot.
+        """Bring the index to disk, after catching up if the disk had refused a write; return the state for the snapshot.
 
-        Raises OSError when the disk fails.
+        Many messages that wait are left out, and a restart indexes them from the log: ``drain`` first to include all. Raises OSError when
+        the disk fails.
         """
         if self._keys.behind:
             self._catch_up()

@@ -36,9 +36,11 @@ MAX_PENDING_SENDS = 4096
 INLINE_FACTOR = 32
 LEAST_INLINE_MESSAGES = 512
 INLINE_MESSAGES = 4096
-# While numpy is not loaded, fewer messages than this are indexed without it. While it is being loaded, more may wait.
+# A commit waits for numpy to be loaded, or for another thread that writes the index (20 MB of slots take 5 to 30 ms), only above these.
+MAX_PENDING_BYTES_WHILE_BUSY = 32 << 20
+MAX_PENDING_SENDS_WHILE_BUSY = 32768
+# While numpy is not loaded, fewer messages than this are indexed without it.
 PLAIN_MESSAGES = 256
-MAX_PENDING_BYTES_WHILE_LOADING = 32 << 20
 # Entries store whole seconds, so their time may be this much too early.
 _RESOLUTION_MS = 1000
 _unpack_slot = INDEX_SLOT.unpack_from
@@ -137,9 +139,14 @@ class KeyIndex:
         self._pending.extend(staged)
         self._offered_end = end
         waiting = end - self.indexed_end
-        many = waiting >= MAX_PENDING_BYTES or len(self._pending) >= MAX_PENDING_SENDS
-        if many and self._loader.loaded(wait=waiting >= MAX_PENDING_BYTES_WHILE_LOADING):
-            self.process(max(LEAST_INLINE_MESSAGES, min(INLINE_FACTOR * sum(map(message_count, staged)), INLINE_MESSAGES)))
+        sends = len(self._pending)
+        if waiting >= MAX_PENDING_BYTES or sends >= MAX_PENDING_SENDS:
+            wait = waiting >= MAX_PENDING_BYTES_WHILE_BUSY or sends >= MAX_PENDING_SENDS_WHILE_BUSY
+            if self._loader.loaded(wait=wait) and self._lock.acquire(blocking=wait):
+                try:
+                    self._process(max(LEAST_INLINE_MESSAGES, min(INLINE_FACTOR * sum(map(message_count, staged)), INLINE_MESSAGES)))
+                finally:
+                    self._lock.release()
 
     def offer_entries(self, entries: "KeyEntries", end: int) -> None:
         """Take the entries of the records that a replica received, up to ``end``, and index them at once. Otherwise as ``offer``."""
@@ -155,16 +162,19 @@ class KeyIndex:
         Never raises; a disk that refuses a write shows in ``failure``.
         """
         with self._lock:
-            if self.behind:
-                return
-            end = self._offered_end
-            staged: list[StagedSend] = []
-            while self._pending and limit > 0:  # the appending thread may add more meanwhile, whose end then is later than ``end``
-                staged.append(self._pending.popleft())
-                limit -= message_count(staged[-1])
-            if self._pending:
-                end = min(end, first_log_offset(self._pending[0]))
-            self._attempt(lambda: self._index(staged), end)
+            self._process(limit)
+
+    def _process(self, limit: int) -> None:
+        if self.behind:
+            return
+        end = self._offered_end
+        staged: list[StagedSend] = []
+        while self._pending and limit > 0:  # the appending thread may add more meanwhile, whose end then is later than ``end``
+            staged.append(self._pending.popleft())
+            limit -= message_count(staged[-1])
+        if self._pending:
+            end = min(end, first_log_offset(self._pending[0]))
+        self._attempt(lambda: self._index(staged), end)
 
     def drain(self) -> None:
         """Index everything that was offered, from a background thread: queries and inline indexing get their turn between portions.
@@ -289,12 +299,13 @@ class KeyIndex:
     # --- upkeep ---
 
     def sync(self) -> IndexState:
-        """Index what was offered, bring all of it to disk and return what is there then. Raises OSError when the disk fails.
+        """Bring what is indexed to disk and return what is there then. Raises OSError when the disk fails.
 
-        When the disk is merely full, the state of the last sync is returned and ``failure`` is set.
+        A few messages that wait are indexed first; many would slow down the appending thread, so that ``drain`` must do it before a sync
+        that is to have everything. When the disk is merely full, the state of the last sync is returned and ``failure`` is set.
         """
         with self._sync_lock:
-            self.process()
+            self.process(INLINE_MESSAGES)
             with self._lock:
                 if self.behind:
                     return self._synced

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from struct import pack, pack_into, unpack_from
@@ -564,12 +565,39 @@ class RefusingFile:
     def __getattr__(self, name: str) -> Any:
         if name in self.fs.refuse:
             raise OSError(28, "No space left on device")
+        if name in self.fs.holds:
+            self.fs.holds[name].wait()
         return getattr(self.file, name)
 
 
+class Hold:
+    """A place where a thread stops until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def wait(self) -> None:
+        self.reached.set()
+        self.go_on.wait()
+
+
 class RefusingFileSystem(RealFileSystem):
+    """Its files refuse the calls in ``refuse``, as a full disk does, and wait in those of ``held``, as a slow one does."""
+
     def __init__(self) -> None:
         self.refuse: set[str] = set()
+        self.holds: dict[str, Hold] = {}
+
+    @contextmanager
+    def held(self, call: str) -> Iterator[Hold]:
+        """Within, ``call`` waits; at the end it goes on."""
+        hold = self.holds[call] = Hold()
+        try:
+            yield hold
+        finally:
+            del self.holds[call]
+            hold.go_on.set()
 
     def open(self, path: str, **how: Any) -> Any:
         return RefusingFile(super().open(path, **how), self)
@@ -637,6 +665,7 @@ def test_a_commit_indexes_only_several_thousand_messages_at_a_time(box: Box, mon
     assert box.index.indexed_end == 800
     box.index.offer(records[30:], 4000)
     assert box.index.indexed_end == 1600
+    box.index.drain()
     box.index.sync()
     assert box.index.indexed_end == 4000
     expected = [("t", properties, physical, 1000) for _, properties, physical, _ in records[:5]]
@@ -658,6 +687,49 @@ def test_a_small_commit_indexes_less_than_a_large_one(box: Box, monkeypatch: pyt
     assert box.index.indexed_end == 1800
     box.index.offer(records[39:], 6000)
     assert box.index.indexed_end == 3400
+    box.index.drain()
+    box.index.sync()
+    assert box.files() == Reference().put_all(records).files
+
+
+def test_a_sync_leaves_a_long_backlog_and_a_restart_begins_with_it(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "INLINE_MESSAGES", 8)
+    records = make_records(30)
+    box.index.offer(records, 3000)
+    state = box.index.sync()
+    assert state.indexed_end == 800
+    assert box.index.lag()[0] == 2200
+    assert box.load(state, log_end=3000) == 800
+    box.add(records[8:])
+    box.index.sync()
+    assert box.files() == Reference().put_all(records).files
+
+
+def test_a_commit_does_not_wait_while_another_thread_writes_the_index(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
+
+    fs = RefusingFileSystem()
+    box.fs = fs
+    box.load()
+    records = make_records(60)
+    box.index.offer(records[:20], 2000)
+    monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr(index_module, "MAX_PENDING_BYTES_WHILE_BUSY", 4500)
+    with fs.held("pwrite") as write:
+        syncing = threading.Thread(target=box.index.sync)
+        syncing.start()
+        write.reached.wait()
+        box.index.offer(records[20:40], 4000)
+        assert box.index.lag()[0] == 4000
+        too_many = threading.Thread(target=box.index.offer, args=(records[40:50], 5000))
+        too_many.start()
+        too_many.join(0.05)
+        assert too_many.is_alive()
+    syncing.join()
+    too_many.join()
+    assert box.index.lag()[0] == 0
+    box.index.offer(records[50:], 6000)
+    assert box.index.lag()[0] == 0
     box.index.sync()
     assert box.files() == Reference().put_all(records).files
 
