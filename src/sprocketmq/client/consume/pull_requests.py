@@ -193,10 +193,10 @@ def pull_subscription(topic: str, expression: str, expression_type: str) -> Subs
         return tag_subscription(topic, expression, 0)
     if expression_type != SQL92:
         raise ConfigError(f"expressions are of type TAG or SQL92, not {expression_type!r}")
-    condition: object = expression
-    if not isinstance(condition, str) or not condition.strip():
+    condition = str(Sql(expression))
+    if not condition.strip():
         raise ConfigError("an SQL92 expression must not be empty; to read everything use type TAG and '*'")
-    return SubscriptionData(topic, str(expression), expression_type=expression_type)
+    return SubscriptionData(topic, condition, expression_type=expression_type)
 
 
 def subscription_tags(subscription: SubscriptionData) -> frozenset[bytes] | None:

@@ -119,8 +119,12 @@ async def test_a_condition_goes_to_the_broker_as_it_is(ten, consumer, cluster):
     header = next(c.header(PullRequest) for c in cluster.broker.seen if c.code == Q.PULL_MESSAGE)
     assert (header.subscription, header.expression_type) == ("a > 3 AND b IS NOT NULL", "SQL92")
     assert len(result.messages) == 10, "what such a condition means is the broker's alone to say"
-    for expression, kind in ((" ", "SQL92"), ("a", "XPATH")):
-        with pytest.raises(ConfigError):
+    for expression, kind, says in (
+        (" ", "SQL92", "must not be empty"),
+        (5, "SQL92", "is a string such as"),
+        ("a", "XPATH", "of type TAG or SQL92"),
+    ):
+        with pytest.raises(ConfigError, match=says):
             await consumer.pull(QUEUE, 0, expression=expression, expression_type=kind)
 
 
