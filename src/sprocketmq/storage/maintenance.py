@@ -186,7 +186,8 @@ class Maintenance:
             if not thorough and not behind:
                 return flushed
             try:
-                # Units and keys of records after ``end`` may be included; recovery derives them again, with the same result.
+                # Units and keys of records after ``end`` may be included; recovery derives them again, with the same result. Keys of
+                # earlier records may be missing: the index's own state has the log offset from which recovery indexes.
                 states = self._table.sync()
                 index = self._index.sync() if self._index is not None else b""
                 # The log must be on disk before a snapshot or checkpoint refers to it, and expired files must be gone.
