@@ -80,6 +80,6 @@ async def dead_letters(namesrv: str, group: str, count: int) -> list[dict[str, A
     while len(views) < count:
         assert time.monotonic() < deadline, f"{len(views)} dead letters instead of {count}"
         await asyncio.sleep(0.1)
-        with contextlib.suppress(TopicNotFound):
+        with contextlib.suppress(TopicNotFound, NoBroker):
             views = await pull_all(namesrv, f"%DLQ%{group}")
     return views

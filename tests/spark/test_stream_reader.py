@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus
-from sprocketmq.errors import BrokerBusy, ConfigError, ConnectFailed, NameserverUnavailable, TopicNotFound
+from sprocketmq.errors import BrokerBusy, ConfigError, ConnectFailed, NameserverUnavailable, NoBroker, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.option_values import OptionError
 from sprocketmq.spark.source import partitions, topic_stream
@@ -397,12 +397,13 @@ def test_a_query_for_what_is_there_ends_after_its_time_when_no_nameserver_answer
     assert 10 <= clock.now - 1000 < 12
 
 
-def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away(cluster, clock, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [NameserverUnavailable(["127.0.0.1:1"]), NoBroker("t", "127.0.0.1:1")], ids=lambda e: type(e).__name__)
+def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away_or_knows_no_broker(cluster, clock, monkeypatch, caplog, error):
     reader = stream(clock)
     latest(reader, offsets(q0=90, q1=20))
 
     def no_nameserver(topics):
-        raise NameserverUnavailable(["127.0.0.1:1"])
+        raise error
 
     monkeypatch.setattr(cluster, "queues", no_nameserver)
     cluster.high[Q0] = 150
@@ -410,8 +411,8 @@ def test_a_query_goes_on_by_the_queues_it_knows_while_the_nameserver_is_away(clu
         for _ in range(3):
             clock.now += topic_stream.ROUTE_REFRESH_S
             assert latest(reader, offsets(q0=100, q1=25)) == offsets(q0=150, q1=25)
-    assert caplog.text.count("going on with the queues known so far: no nameserver answered") == 1
-    with pytest.raises(NameserverUnavailable):
+    assert caplog.text.count(f"going on with the queues known so far: {error}") == 1
+    with pytest.raises(type(error)):
         latest(stream(clock), offsets(q0=90, q1=20))
 
 

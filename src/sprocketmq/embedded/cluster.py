@@ -320,7 +320,7 @@ class LocalCluster:
         return what is there now. A topic that does not exist is empty.
         """
         from sprocketmq import sync
-        from sprocketmq.errors import TopicNotFound
+        from sprocketmq.errors import NoBroker, TopicNotFound
 
         deadline = SYSTEM_CLOCK.monotonic() + timeout_s
         found: dict[Any, list[ReceivedMessage]] = {}
@@ -329,7 +329,7 @@ class LocalCluster:
             while True:
                 try:
                     queues = consumer.queues(topic)
-                except TopicNotFound:
+                except (TopicNotFound, NoBroker):  # a nameserver that was started again knows no brokers yet
                     queues = []
                 for queue in queues:
                     if queue not in position:

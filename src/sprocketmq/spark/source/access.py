@@ -20,6 +20,7 @@ from sprocketmq.errors import (
     BrokerError,
     ConfigError,
     NameserverUnavailable,
+    NoBroker,
     RetriableError,
     SprocketError,
     TopicNotFound,
@@ -146,7 +147,7 @@ class ClusterAccess:
         """Return whether a nameserver knows a route of ``topic``, retry and dead-letter topics included."""
         try:
             self._administer(lambda: self._admin.queues(topic))
-        except TopicNotFound:
+        except (TopicNotFound, NoBroker):
             return False
         return True
 

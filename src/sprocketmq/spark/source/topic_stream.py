@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from sprocketmq.errors import NameserverUnavailable, RetriableError, SprocketError, TopicNotFound
+from sprocketmq.errors import NameserverUnavailable, NoBroker, RetriableError, SprocketError, TopicNotFound
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.same_version import SameVersion
 from sprocketmq.spark.source.offsets import Offsets, check_same_topics, decode_offsets, decode_partitions, encode_offsets, name_queue
@@ -163,8 +163,8 @@ class TopicStream(SameVersion, DataSourceStreamReader):
             access = open_cluster(self._options)
             try:
                 queues, missing = find_queues(self._options, access)
-            except NameserverUnavailable as e:
-                # Brokers work without their nameservers.
+            except (NameserverUnavailable, NoBroker) as e:
+                # Brokers work without their nameservers, and one that was started again does not know them yet.
                 if self._queues is None:
                     raise
                 self._warn(f"going on with the queues known so far: {e}")
