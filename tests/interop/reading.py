@@ -11,7 +11,7 @@ from tests.interop.apache import JavaClient
 from tests.interop.compare import in_order, java_view, our_view
 
 from sprocketmq import PullConsumer
-from sprocketmq.errors import BrokerError, TopicNotFound
+from sprocketmq.errors import BrokerError, NoBroker, TopicNotFound
 from sprocketmq.sync import AdminClient
 
 PATIENCE_S = 120.0
