@@ -103,11 +103,17 @@ def queue_offsets(broker: Broker, topics: Mapping[str, int]) -> dict[str, tuple[
 
 
 def assert_same_queues(slave: Broker, master: Broker, topics: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Wait until a slave has the same messages in the same queues as its master, and return what each queue has."""
-    expected = queue_offsets(master, topics)
+    """Wait until a slave has the same messages in the same queues as its master, and return what each queue has.
+
+    Both derive their queues after the log, and the master may still deliver delayed messages: each look asks both.
+    """
     with contextlib.suppress(AssertionError, TimeoutError):
-        wait_until(lambda: queue_offsets(slave, topics) == expected, timeout_s=30)
-    assert queue_offsets(slave, topics) == expected
+        wait_until(lambda: queue_offsets(slave, topics) == queue_offsets(master, topics), timeout_s=30)
+    expected = queue_offsets(master, topics)
+    found = queue_offsets(slave, topics)
+    assert found == expected, (
+        f"slave and master: { {queue: (found[queue], ends) for queue, ends in expected.items() if found[queue] != ends} }"
+    )
     return expected
 
 
