@@ -33,8 +33,9 @@ MESSAGES = 4096 * 16
 PLAIN_MESSAGES = 4096
 RECORD_BYTES = 1200
 QUESTIONS = 500
-# Offers beside a sync: more wait than a commit leaves waiting, and they come slowly enough that the sync ends before them.
-OFFERS_BESIDE_SYNC = 3000
+# Offers beside a sync: of small messages, so that 50,000 wait, and slowly enough that the sync ends before them.
+OFFERS_BESIDE_SYNC = 4000
+SMALL_RECORD_BYTES = 330
 OFFER_INTERVAL_S = 0.0003
 
 # Microseconds of processor time; of a message, and of a question.
@@ -45,12 +46,12 @@ def properties(number: int) -> bytes:
     return b"UNIQ_KEY\x01C00002025F95%020X\x02KEYS\x01order-%08d\x02TAGS\x01TagA\x02WAIT\x01true\x02" % (number * 7919, number)
 
 
-def batches(first: int, count: int) -> list[StagedSend]:
+def batches(first: int, count: int, record_bytes: int = RECORD_BYTES) -> list[StagedSend]:
     return [
         (
             "orders",
             Strings(b"".join(properties(n) for n in range(begin, begin + IN_BATCH)), len(properties(begin))),
-            range(begin * RECORD_BYTES, (begin + IN_BATCH) * RECORD_BYTES, RECORD_BYTES),
+            range(begin * record_bytes, (begin + IN_BATCH) * record_bytes, record_bytes),
             1_700_000_000_000 + begin,
         )
         for begin in range(first, first + count, IN_BATCH)
@@ -130,11 +131,11 @@ def longest_offer_beside_sync(directory: Path) -> float:
         first = round_ * OFFERS_BESIDE_SYNC * IN_BATCH
         syncing = threading.Thread(target=index.sync)
         times_s = []
-        for i, send in enumerate(batches(first, OFFERS_BESIDE_SYNC * IN_BATCH)):
+        for i, send in enumerate(batches(first, OFFERS_BESIDE_SYNC * IN_BATCH, SMALL_RECORD_BYTES)):
             if i == OFFERS_BESIDE_SYNC // 2:
                 syncing.start()
             began = time.perf_counter()
-            index.offer((send,), (first + (i + 1) * IN_BATCH) * RECORD_BYTES)
+            index.offer((send,), (first + (i + 1) * IN_BATCH) * SMALL_RECORD_BYTES)
             times_s.append(time.perf_counter() - began)
             time.sleep(OFFER_INTERVAL_S)
         syncing.join()
