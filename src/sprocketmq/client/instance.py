@@ -229,11 +229,16 @@ class Instance(LoopBound):
 
     async def fresh_route(self, topic: str, *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
         """Return the route of ``topic`` as a nameserver has it now. Raises as ``route`` does."""
-        route = await self.fetch_route(topic, budget_s=budget_s)
-        if route is None:
-            await self.check_brokers(topic, budget_s)
-            # A broker may have registered since the route was looked up.
-            route = await self.fetch_route(topic, budget_s=budget_s)
+        look = partial(self.fetch_route, topic, budget_s=budget_s)
+        return await look() or await self.look_again(topic, look, budget_s=budget_s)
+
+    async def look_again(self, topic: str, look: Callable[[], Awaitable[Route | None]], *, budget_s: float = NAMESRV_BUDGET_S) -> Route:
+        """Return the route of a topic that ``look`` has not found, where a broker has registered it since.
+
+        Raises NoBroker when no broker is registered, otherwise TopicNotFound.
+        """
+        await self.check_brokers(topic, budget_s)
+        route = await look()
         if route is None:
             raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
         return route
@@ -244,14 +249,11 @@ class Instance(LoopBound):
         Raises TopicNotFound when there is neither, NoBroker when that is because no broker is registered, NoMaster when none of its brokers
         has a master now, TopicReadOnly when none allows writing.
         """
-        route = await self._own_or_template_route(topic, budget_s)
+        look = partial(self._own_or_template_route, topic, budget_s)
+        route = await look()
         try:
             if route is None:
-                await self.check_brokers(topic, budget_s)
-                # A broker may have registered since the route was looked up.
-                route = await self._own_or_template_route(topic, budget_s)
-            if route is None:
-                raise TopicNotFound(topic, ";".join(self.namesrv.addresses))
+                route = await self.look_again(topic, look, budget_s=budget_s)
             route.check_writable()
         except SprocketError:
             self._awaited.discard(topic)

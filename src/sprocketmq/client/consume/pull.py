@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from sprocketmq.client.arguments import check_bools, check_number, check_queue, check_timeout
 from sprocketmq.client.consume.broker_requests import BrokerRequests
@@ -145,7 +146,8 @@ class PullConsumer(Client):
         """Return the readable queues of ``topic``, sorted, as the nameserver has them now. Raises TopicNotFound for an unknown topic."""
         self._instance.check()
         check_topic(topic)
-        route = await self._instance.fetch_route(topic) or await self._instance.route(topic)
+        look = partial(self._instance.fetch_route, topic)
+        route = await look() or self._instance.routes.get(topic) or await self._instance.look_again(topic, look)
         return sorted(route.subscribe_queues)
 
     async def pull(
