@@ -20,6 +20,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAverage
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.exception.RemotingSendRequestException;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
@@ -35,6 +36,8 @@ final class Consumers {
      * both shortly after the start keeps tests from waiting for that.
      */
     private static final ScheduledExecutorService SOON_AFTER = Executors.newSingleThreadScheduledExecutor();
+
+    private static final int STARTS = 3;
 
     private final Map<Integer, Running> running = new HashMap<>();
     private int lastHandle = 0;
@@ -71,7 +74,32 @@ final class Consumers {
         }
     }
 
+    /**
+     * Starts a consumer. Its start asks the nameserver for routes beside the client's other requests on the same connection; when one of those
+     * times out, the client closes the connection under all of them, and the start fails, which on a busy machine happens. As an application
+     * would, this then starts another consumer.
+     */
     int start(JSONObject command) throws Exception {
+        for (int tries = 1; ; tries++) {
+            BlockingQueue<JSONObject> received = new LinkedBlockingQueue<>();
+            DefaultMQPushConsumer consumer = configured(command, received);
+            try {
+                consumer.start();
+            } catch (IllegalStateException e) {
+                if (tries == STARTS || !(e.getCause() instanceof RemotingSendRequestException)) {
+                    throw e;
+                }
+                consumer.shutdown();
+                continue;
+            }
+            soonAfter(consumer.getDefaultMQPushConsumerImpl().getmQClientFactory());
+            running.put(++lastHandle, new Running(consumer, received));
+            return lastHandle;
+        }
+    }
+
+    /** Makes a consumer as a command describes it, whose listener adds what it gets to `received`. */
+    private static DefaultMQPushConsumer configured(JSONObject command, BlockingQueue<JSONObject> received) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             command.getString("group"), Login.hook(command), new AllocateMessageQueueAveragely(), command.getBooleanValue("traced"), null);
         consumer.setNamesrvAddr(command.getString("namesrv"));
@@ -110,7 +138,6 @@ final class Consumers {
         } else {
             consumer.subscribe(command.getString("topic"), expression == null ? "*" : expression);
         }
-        BlockingQueue<JSONObject> received = new LinkedBlockingQueue<>();
         Refusal refusal = Refusal.of(command);
         if (command.getBooleanValue("orderly")) {
             consumer.setSuspendCurrentQueueTimeMillis(100);
@@ -130,11 +157,7 @@ final class Consumers {
                 return refusal.how().equals("null") ? null : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
-        consumer.start();
-        MQClientInstance instance = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory();
-        soonAfter(instance);
-        running.put(++lastHandle, new Running(consumer, received));
-        return lastHandle;
+        return consumer;
     }
 
     /** Has a consumer do shortly after its start what it would else do 30 s later. */
