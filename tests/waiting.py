@@ -45,3 +45,4 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
     patch.setitem(ConnectionPool.get.__kwdefaults__, "timeout_s", 20.0)
     patch.setattr(nameservers, "REQUEST_TIMEOUT_S", 20.0)
+    patch.setitem(nameservers.Nameservers.request.__kwdefaults__, "budget_s", 20.0)

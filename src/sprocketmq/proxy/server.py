@@ -4,15 +4,13 @@ import logging
 import tempfile
 from pathlib import Path
 
-import grpc
-
 from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.net.address import format_address
 from sprocketmq.net.newcomers import NewcomerLimits
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls, TlsMode
-from sprocketmq.proxy.front import Front
+from sprocketmq.proxy.calls import CallServer
 from sprocketmq.proxy.service import MessagingService
 from sprocketmq.proxy.users import Users
 from sprocketmq.security.certificates import issue, make_authority
@@ -21,21 +19,8 @@ from sprocketmq.security.directory import write_new
 log = logging.getLogger(__name__)
 
 ALPN = ("h2",)
-# The longest message of the API: one with the largest body, its properties, and what encloses them; sends may gather a few.
-MAX_CALL_BYTES = 32 << 20
-MAX_CALLS = 10_000
 STOP_S = 2.0
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_CALL_BYTES),
-    ("grpc.max_send_message_length", MAX_CALL_BYTES),
-    ("grpc.max_connection_idle_ms", 120_000),
-    # Clients probe the connection while no call is under way.
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
-]
 # A certificate that is made at the start serves until the endpoint stops; no process runs for so long.
 _OWN_CERTIFICATE_DAYS = 365
 
@@ -63,10 +48,10 @@ class EndpointServer:
         self._host = host
         self._port = port
         self._tls = tls
+        self.service = MessagingService(namesrv, security, users, advertised=advertised, clock=clock)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._front = Front(PeerLog(log, clock.monotonic), logins=bool(users), limits=newcomer_limits)
-        self.service = MessagingService(namesrv, security, users, self._front, advertised=advertised, clock=clock)
-        self._server: grpc.aio.Server | None = None
+        peer_log = PeerLog(log, clock.monotonic)
+        self._calls = CallServer(self.service.methods(), peer_log, logins=bool(users), limits=newcomer_limits, clock=clock)
 
     @property
     def address(self) -> str:
@@ -78,25 +63,16 @@ class EndpointServer:
         self._directory = tempfile.TemporaryDirectory(prefix="sprocketmq-grpc-")
         try:
             await self.service.start()
-            directory = Path(self._directory.name)
-            path = directory / "grpc"
-            self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-            self._server.add_generic_rpc_handlers((self.service.handler(),))
-            self._server.add_insecure_port(f"unix:{path}")
-            await self._server.start()
-            tls = self._tls or _own_certificate(directory)
-            self._port = await self._front.start(path, self._host, self._port, tls)
+            tls = self._tls or _own_certificate(Path(self._directory.name))
+            self._port = await self._calls.start(self._host, self._port, tls)
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
         """Finish pending calls within a few seconds, and disconnect. May be called twice."""
-        if self._server is not None:
-            await self.service.close()
-            await self._server.stop(STOP_S)
-            self._server = None
-        await self._front.stop()
+        await self.service.close()
+        await self._calls.stop(STOP_S)
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None

@@ -1,12 +1,11 @@
 """The calls of the messaging API: each authenticates its caller, does its work at the brokers, and answers with a status."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import grpc
+from typing import Any
 
 from sprocketmq.client.credentials import ClientSecurity
 from sprocketmq.client.routes import Route
@@ -19,6 +18,7 @@ from sprocketmq.net.tasks import Background, share
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.names import check_group
+from sprocketmq.proxy.calls import Call, Form, Method
 from sprocketmq.proxy.clients import MAX_COMMANDS, Clients, Identity, KnownClient, answered
 from sprocketmq.proxy.codes import OK, AddressScheme, Code, Permission, Refused, status, status_of
 from sprocketmq.proxy.messages import NO_NAMESPACES, name_of, topic_of, types_of
@@ -59,24 +59,6 @@ MAX_LOGGED_NAME = 64
 # The shortest invisible time that brokers accept: Node's client asks for 0 when a listener fails.
 VISIBLE_AT_ONCE_S = 0.001
 
-_Context = Any  # grpc.aio.ServicerContext, which has no types for its parameters
-
-
-class Peers(Protocol):
-    """The connections of clients; ``peer`` is the gRPC server's name of one."""
-
-    def address(self, peer: str) -> str:
-        """Return its ``host:port``, empty when it has gone."""
-        ...
-
-    def admitted(self, peer: str) -> None:
-        """Record that a call had a login."""
-        ...
-
-    def end(self, peer: str) -> None:
-        """Close it, after the answers that were given."""
-        ...
-
 
 @dataclass(frozen=True)
 class Caller:
@@ -89,8 +71,8 @@ class Caller:
 class MessagingService:
     """The calls, in front of the cluster at ``namesrv``.
 
-    ``users`` may call; failed logins are limited for each address, which ``peers`` tells. ``advertised`` is the address (``host:port``)
-    that clients are told to use; None: the one they called.
+    ``users`` may call; failed logins are limited for each address. ``advertised`` is the address (``host:port``) that clients are told to
+    use; None: the one they called.
     """
 
     def __init__(
@@ -98,7 +80,6 @@ class MessagingService:
         namesrv: str,
         security: ClientSecurity,
         users: Users,
-        peers: Peers,
         *,
         advertised: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -106,7 +87,6 @@ class MessagingService:
         self._namesrv = namesrv
         self._security = security
         self._users = users
-        self._peers = peers
         self._advertised = None if advertised is None else endpoints_of(*parse_address(advertised))
         self._clock = clock
         self._background = Background("gRPC endpoint")
@@ -179,8 +159,8 @@ class MessagingService:
 
     # --- callers ---
 
-    async def _caller(self, context: _Context) -> Caller:
-        metadata = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+    async def _caller(self, call: Call) -> Caller:
+        metadata = call.metadata
         client_id = metadata.get("x-mq-client-id", "").strip()
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the call has no x-mq-client-id")
@@ -189,17 +169,15 @@ class MessagingService:
         try:
             user = self._users.authenticate(metadata)
         except Refused as e:
-            await self._login_failed(context, client_id, e)
+            await self._login_failed(call, client_id, e)
             raise
         if user:
-            self._peers.admitted(context.peer())
+            call.peer.admitted()
         return Caller(Identity(client_id, user), await self._upstream(user))
 
-    async def _login_failed(self, context: _Context, client_id: str, reason: Refused) -> None:
-        peer = context.peer()
-        address = self._peers.address(peer)
-        host = parse_address(address)[0] if address else ""
-        self._refusals.event(host, "grpc_login_refused", peer=address, client=client_id[:MAX_LOGGED_NAME], reason=reason)
+    async def _login_failed(self, call: Call, client_id: str, reason: Refused) -> None:
+        host = call.peer.host
+        self._refusals.event(host, "grpc_login_refused", peer=call.peer.address, client=client_id[:MAX_LOGGED_NAME], reason=reason)
         match self._limits.failed(host):
             case Penalty.DELAY:
                 try:
@@ -207,7 +185,7 @@ class MessagingService:
                 finally:
                     self._limits.answered()
             case Penalty.CLOSE:
-                context.add_done_callback(lambda _: self._peers.end(peer))
+                call.ends_connection = True
 
     def _known(self, caller: Caller) -> KnownClient:
         client = self.clients.seen(caller.identity)
@@ -217,7 +195,7 @@ class MessagingService:
 
     # --- routes ---
 
-    async def query_route(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def query_route(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Return the queues of a topic; each leads to this endpoint."""
         topic = topic_of(request.topic)
         route = await caller.upstream.fresh_route(topic)
@@ -226,7 +204,7 @@ class MessagingService:
         queues = [queue for name in route.readers for queue in _queues(route, name, endpoints, types)]
         return QueryRouteResponse(status=OK, message_queues=queues)
 
-    async def query_assignment(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def query_assignment(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Return what a push consumer receives from: each broker as a whole, or for an ordered group each queue."""
         topic, group = topic_of(request.topic), _group(request.group)
         route = await caller.upstream.route(topic)
@@ -248,12 +226,12 @@ class MessagingService:
 
     # --- life of a client ---
 
-    async def heartbeat(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
+    async def heartbeat(self, caller: Caller, _request: Proto, _call: Call) -> Proto:
         """Record a sign of life of a client."""
         self._known(caller)
         return MESSAGES["HeartbeatResponse"](status=OK)
 
-    async def notify_client_termination(self, caller: Caller, _request: Proto, _context: _Context) -> Proto:
+    async def notify_client_termination(self, caller: Caller, _request: Proto, _call: Call) -> Proto:
         """Forget a client that stops."""
         client = self.clients.get(caller.identity)
         if client is not None:
@@ -262,11 +240,15 @@ class MessagingService:
             caller.upstream.consumers_changed()
         return MESSAGES["NotifyClientTerminationResponse"](status=OK)
 
-    async def telemetry(self, requests: AsyncIterator[Proto], context: _Context) -> AsyncIterator[Proto]:
+    async def telemetry(self, requests: AsyncIterator[Proto], call: Call) -> AsyncIterator[Proto]:
         """Receive a client's settings and answer them, and send it commands, until either side ends the stream."""
         try:
-            caller = await self._caller(context)
+            caller = await self._caller(call)
         except SprocketError as e:
+            # A client that sends its settings before it reads would otherwise fail at sending.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTINGS_WITHIN_S):
+                    await anext(requests, None)
             yield TelemetryCommand(status=status_of(e))
             return
         commands: asyncio.Queue[Proto | None] = asyncio.Queue(MAX_COMMANDS)
@@ -287,8 +269,6 @@ class MessagingService:
             async for command in requests:
                 if command.WhichOneof("command") == "settings":
                     await commands.put(await self._settle(caller, command.settings, commands))
-        except grpc.RpcError:
-            pass  # the client has disconnected
         finally:
             if not commands.full():
                 commands.put_nowait(None)
@@ -319,29 +299,29 @@ class MessagingService:
 
     # --- messages ---
 
-    async def send_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def send_message(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Store messages."""
         return await self._sender.send(caller.upstream, request)
 
-    async def end_transaction(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def end_transaction(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Commit a transaction or roll it back."""
         await self._sender.end(caller.upstream, request)
         return MESSAGES["EndTransactionResponse"](status=OK)
 
-    async def recall_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def recall_message(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Take back a message that waits for its delivery time."""
         return await self._sender.recall(caller.upstream, request)
 
-    async def receive_message(self, request: Proto, context: _Context) -> AsyncIterator[Proto]:
+    async def receive_message(self, request: Proto, call: Call) -> AsyncIterator[Proto]:
         """Send the messages of one pop: a status, each message, and when they were delivered."""
         taken: list[Popped] = []
         sent = 0
         caller: Caller | None = None
         try:
-            caller = await self._caller(context)
+            caller = await self._caller(call)
             self.clients.seen(caller.identity)
             group, topic = _group(request.group), topic_of(request.message_queue.topic)
-            poll_s, invisible_s = times_of(request, context.time_remaining())
+            poll_s, invisible_s = times_of(request, call.time_remaining())
             if request.auto_renew:
                 self.renewals.check_room()
             # Not from the client's settings: simple consumers receive before they send them.
@@ -375,7 +355,7 @@ class MessagingService:
                 self._background.spawn(release, f"messages of {topic} that were not delivered")
             raise
 
-    async def ack_message(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def ack_message(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Acknowledge messages; each has a status of its own."""
         topic, group = topic_of(request.topic), _group(request.group)
         if not request.entries or len(request.entries) > MAX_ACKS:
@@ -389,11 +369,14 @@ class MessagingService:
                 return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status_of(e))
             return AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=OK)
 
-        entries = await asyncio.gather(*(acknowledge(entry) for entry in request.entries))
+        if len(request.entries) == 1:  # as most clients do it: no tasks
+            entries = [await acknowledge(request.entries[0])]
+        else:
+            entries = await asyncio.gather(*(acknowledge(entry) for entry in request.entries))
         codes = {entry.status.code for entry in entries}
         return AckMessageResponse(status=entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS), entries=entries)
 
-    async def change_invisible_duration(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def change_invisible_duration(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Change when a message becomes visible again."""
         topic, group = topic_of(request.topic), _group(request.group)
         seconds = seconds_of(request.invisible_duration)
@@ -404,7 +387,7 @@ class MessagingService:
         changed = await self._receiver.change(caller.upstream, group, topic, receipt, seconds, suspend=request.suspend)
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(changed))
 
-    async def forward_message_to_dead_letter_queue(self, caller: Caller, request: Proto, _context: _Context) -> Proto:
+    async def forward_message_to_dead_letter_queue(self, caller: Caller, request: Proto, _call: Call) -> Proto:
         """Make a message a dead letter."""
         topic, group = topic_of(request.topic), _group(request.group)
         receipt = self.renewals.release(request.receipt_handle)
@@ -413,9 +396,9 @@ class MessagingService:
 
     # --- the transport ---
 
-    def handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
-        """Return the handler for a gRPC server."""
-        unary: dict[str, Callable[[Caller, Proto, _Context], Coroutine[Any, Any, Proto]]] = {
+    def methods(self) -> dict[str, Method]:
+        """Return the methods of the API by their paths."""
+        unary: dict[str, Callable[[Caller, Proto, Call], Coroutine[Any, Any, Proto]]] = {
             "QueryRoute": self.query_route,
             "QueryAssignment": self.query_assignment,
             "Heartbeat": self.heartbeat,
@@ -428,35 +411,23 @@ class MessagingService:
             "NotifyClientTermination": self.notify_client_termination,
         }
         methods = {name: self._unary(name, call) for name, call in unary.items()}
-        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
-            self.receive_message,
-            request_deserializer=MESSAGES["ReceiveMessageRequest"].FromString,
-            response_serializer=_serialized,
-        )
-        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self.telemetry, request_deserializer=TelemetryCommand.FromString, response_serializer=_serialized
-        )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        methods["ReceiveMessage"] = Method(MESSAGES["ReceiveMessageRequest"].FromString, self.receive_message, Form.ONE_TO_MANY)
+        methods["Telemetry"] = Method(TelemetryCommand.FromString, self.telemetry, Form.MANY_TO_MANY)
+        return {f"/{SERVICE}/{name}": method for name, method in methods.items()}
 
-    def _unary(self, name: str, call: Callable[[Caller, Proto, _Context], Coroutine[Any, Any, Proto]]) -> "grpc.RpcMethodHandler[Any, Any]":
+    def _unary(self, name: str, serve: Callable[[Caller, Proto, Call], Coroutine[Any, Any, Proto]]) -> Method:
         answer = MESSAGES[f"{name}Response"]
 
-        async def serve(request: Proto, context: _Context) -> Proto:
+        async def guarded(request: Proto, call: Call) -> Proto:
             try:
-                return await call(await self._caller(context), request, context)
+                return await serve(await self._caller(call), request, call)
             except SprocketError as e:
                 return answer(status=status_of(e))
             except Exception as e:
                 log.exception("%s failed", name)
                 return answer(status=status(Code.INTERNAL_SERVER_ERROR, f"{name} failed at the endpoint: {type(e).__name__}"))
 
-        return grpc.unary_unary_rpc_method_handler(
-            serve, request_deserializer=MESSAGES[f"{name}Request"].FromString, response_serializer=_serialized
-        )
-
-
-def _serialized(message: Proto) -> bytes:
-    return bytes(message.SerializeToString())
+        return Method(MESSAGES[f"{name}Request"].FromString, guarded)
 
 
 def _group(resource: Proto) -> str:

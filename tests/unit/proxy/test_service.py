@@ -370,7 +370,7 @@ async def test_a_stream_that_brings_no_settings_in_time_is_ended(mq, monkeypatch
 
 
 async def test_the_number_of_calls_under_way_is_bounded(mq, monkeypatch):
-    monkeypatch.setattr("sprocketmq.proxy.server.MAX_CALLS", 2)
+    monkeypatch.setattr("sprocketmq.proxy.calls.MAX_CALLS", 2)
     server = EndpointServer(mq.namesrv, host="127.0.0.1", port=0, security=NO_SECURITY, users=Users({}))
     await server.start()
     caller = Caller(server.address)
