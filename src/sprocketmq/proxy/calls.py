@@ -24,7 +24,8 @@ from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
-from sprocketmq.proxy.http2 import ConnectionFault, Session, Stream, literal_fields
+from sprocketmq.proxy.header_fields import literal_fields
+from sprocketmq.proxy.http2 import ConnectionFault, Session, Stream
 from sprocketmq.proxy.schema import Proto
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ class Call:
         "begun",
         "ends_connection",
         "metadata",
+        "metadata_bytes",
         "method",
         "over",
         "peer",
@@ -122,6 +124,8 @@ class Call:
         self.stream = stream
         self.method = method
         self.metadata = metadata
+        # Counted for connections that have no login.
+        self.metadata_bytes = sum(map(len, metadata)) + sum(map(len, metadata.values())) if peer.newcomer else 0
         self.task: asyncio.Task[None] | None = None
         # Whether the answer has begun, and whether the call has ended for either side.
         self.begun = False
@@ -289,9 +293,9 @@ class Peer(asyncio.Protocol):
 
     @property
     def retained_bytes(self) -> int:
-        """What it holds of calls that have not come whole."""
+        """What it holds of calls that have not come whole, and of the calls of one that has no login."""
         calls = (cast("Call", stream.call) for stream in self.session.streams.values())
-        return self.session.retained_bytes + sum(call.buffered_bytes for call in calls)
+        return self.session.retained_bytes + sum(call.buffered_bytes + call.metadata_bytes for call in calls)
 
     # --- the transport ---
 

@@ -11,10 +11,12 @@ from typing import Protocol
 
 import hpack
 
+from sprocketmq.proxy.header_fields import Field, FieldDecoder
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 # What this side announces.
-MAX_STREAMS = 10_000
+MAX_STREAMS = 1_000
 MAX_FRAME_BYTES = 64 << 10
 MAX_HEADER_BYTES = 32 << 10
 STREAM_WINDOW = 1 << 20
@@ -138,7 +140,7 @@ class Session:
         # Whether the other side, or this one, wants no more streams.
         self.leaving = False
         self._events = events
-        self._decoder = hpack.Decoder(MAX_HEADER_BYTES)
+        self._decoder = FieldDecoder(MAX_HEADER_BYTES)
         self._rest = b""
         self._greeted = False
         self._settled = False
@@ -238,7 +240,7 @@ class Session:
 
     def _whole_headers(self, flags: int, number: int, block: bytes) -> None:
         try:
-            fields = self._decoder.decode(block, raw=True)
+            fields = self._decoder.decode(block)
         except hpack.OversizedHeaderListError:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header fields of more than {MAX_HEADER_BYTES} bytes") from None
         except hpack.HPACKError as e:
@@ -247,7 +249,7 @@ class Session:
         if stream is not None:
             if stream.ended:
                 self.reset(stream, ErrorCode.STREAM_CLOSED)
-            elif not flags & _END_STREAM or any(name[:1] == b":" for name, _ in fields):
+            elif not flags & _END_STREAM or any(name[:1] == ":" for name, _ in fields):
                 self.reset(stream, ErrorCode.PROTOCOL_ERROR)
             else:
                 stream.ended = True
@@ -513,41 +515,21 @@ def _unpadded(payload: bytes) -> bytes:
     return payload[1 : len(payload) - payload[0]]
 
 
-def _request(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | None:
+def _request(fields: Iterable[Field]) -> dict[str, str] | None:
     """Return the header fields of a request, or None when they are not those of one (RFC 9113, section 8.3)."""
     request: dict[str, str] = {}
     pseudo = True
-    for raw_name, value in fields:
-        name = raw_name.decode("latin-1")
+    for name, value in fields:
         if name[:1] == ":":
             if not pseudo or name in request or name not in _PSEUDO:
                 return None
         else:
             pseudo = False
-            if name != name.lower() or name in _OF_CONNECTIONS or (name == "te" and value != b"trailers"):
+            if name != name.lower() or name in _OF_CONNECTIONS or (name == "te" and value != "trailers"):
                 return None
-        request[name] = value.decode("utf-8", "replace")
+        request[name] = value
     return request if ":method" in request and request.get(":path") and ":scheme" in request else None
 
 
 _PSEUDO = frozenset({":method", ":path", ":scheme", ":authority"})
 _OF_CONNECTIONS = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
-
-
-def literal_fields(*fields: tuple[str, str]) -> bytes:
-    """Encode header fields in the form that depends on no table (RFC 7541, section 6.2.2)."""
-    return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    size = len(raw)
-    if size < 0x7F:
-        return bytes((size,)) + raw
-    # The length as a prefix of 7 bits and the rest in groups of 7 (RFC 7541, section 5.1).
-    prefix, left = bytearray((0x7F,)), size - 0x7F
-    while left >= 0x80:
-        prefix.append(left & 0x7F | 0x80)
-        left >>= 7
-    prefix.append(left)
-    return bytes(prefix) + raw

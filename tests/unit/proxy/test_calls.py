@@ -457,6 +457,10 @@ async def test_what_strangers_send_is_bounded(service):
         raw.begin(3, "/test/echo")
         raw.message(3, struct.pack(">BI", 0, MIB) + bytes(60_000), end=False)
         await raw.closed()
+        raw = await connect()
+        for stream in range(1, 41, 2):
+            raw.begin(stream, "/test/echo", large="x" * 6_000)
+        await raw.closed()
 
 
 async def test_the_server_ends_with_what_it_has_begun(service):

@@ -30,7 +30,8 @@ from tests.unit.proxy.frames import (
 )
 
 from sprocketmq.proxy import http2
-from sprocketmq.proxy.http2 import PREFACE, ConnectionFault, ErrorCode, Session, literal_fields
+from sprocketmq.proxy.header_fields import literal_fields
+from sprocketmq.proxy.http2 import PREFACE, ConnectionFault, ErrorCode, Session
 
 FIELDS = {":method": "POST", ":scheme": "http", ":path": "/service/method", "te": "trailers", "content-type": "application/grpc"}
 ANSWER, TRAILERS = literal_fields((":status", "200")), literal_fields(("grpc-status", "0"))
@@ -418,8 +419,3 @@ def test_whatever_comes_is_taken_or_ends_the_connection(noise, seed):
         served.session.leave(fault.code, str(fault))
     assert frames.parted(served.session.take())
     assert served.session.retained_bytes <= len(broken) * 2
-
-
-@given(st.text(max_size=400), st.text(alphabet="abc-", min_size=1, max_size=200))
-def test_literal_fields_of_any_length(value, name):
-    assert frames.decoded(literal_fields((name, value))) == {name: value}
