@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.load.stores import give_back
@@ -31,6 +32,7 @@ READY_TIMEOUT_S = 20.0
 DISK_BYTES = 6 << 30
 # The parts of a figure, in microseconds a message.
 PARTS = ("client_user", "client_kernel", "broker_user", "broker_kernel")
+SUMS = {"total": PARTS, "client": PARTS[:2], "broker": PARTS[2:]}
 FORMS = ("uniform", "mixed")
 
 
@@ -210,24 +212,27 @@ def one_round(trees: dict[str, Path], works: Sequence[Work], options: argparse.N
 
 def summary(figures: list[dict[str, float]]) -> dict[str, Any]:
     """Return the spread of each part, and of client, broker and both."""
-    sums = {"client": PARTS[:2], "broker": PARTS[2:], "total": PARTS}
     return {
         **{part: spread(one[part] for one in figures) for part in PARTS},
-        **{name: spread(sum(one[part] for part in parts) for one in figures) for name, parts in sums.items()},
+        **{name: spread(sum(one[part] for part in parts) for one in figures) for name, parts in SUMS.items()},
     }
 
 
-def compare(result: dict[str, dict[str, Any]], *, unchanged: bool) -> dict[str, dict[str, Any]]:
+def compare(done: Figures, *, unchanged: bool) -> dict[str, dict[str, Any]]:
     """Return what each figure costs in proportion to the baseline: total, client and broker, and whether the goal is reached.
 
-    The goal is that of the work, or, with ``unchanged``, the baseline's cost for all.
+    A ratio is the median of those of the rounds: the two sides of a round run one after the other, and the machine's speed changes from
+    round to round more than what is compared. The goal is that of the work, or, with ``unchanged``, the baseline's cost for all.
     """
     goals = {work.name: work.goal if work.goal < 1 and not unchanged else 1 + TOLERANCE for work in WORKS}
     found = {}
-    for name, sides in result.items():
-        ratios = {
-            part: round(sides["this"][part]["median"] / sides["baseline"][part]["median"], 3) for part in ("total", "client", "broker")
-        }
+    for name, sides in done.items():
+        ratios = {}
+        for sum_, parts in SUMS.items():
+            rounds = zip(sides["this"], sides["baseline"], strict=True)
+            ratios[sum_] = round(
+                median(sum(ours[part] for part in parts) / sum(before[part] for part in parts) for ours, before in rounds), 3
+            )
         goal = goals[name.split()[0]]
         found[name] = {**ratios, "goal": goal, "reached": ratios["total"] <= goal}
     return found
@@ -263,7 +268,7 @@ def main() -> int:
                 line = {name: {side: f"{sum(all_[-1].values()):.2f}" for side, all_ in sides.items()} for name, sides in done.items()}
                 print(f"round {number}  " + "  ".join(f"{name} {'/'.join(sides.values())}" for name, sides in line.items()), flush=True)
     result = {name: {side: summary(figures) for side, figures in sides.items()} for name, sides in done.items()}
-    verdicts = compare(result, unchanged=options.unchanged) if options.baseline else {}
+    verdicts = compare(done, unchanged=options.unchanged) if options.baseline else {}
     print(f"\n{'us of processor time a message':41}{''.join(f'{part:>14}' for part in (*PARTS, 'total'))}")
     for name, sides in result.items():
         for side, parts in sides.items():
