@@ -12,6 +12,7 @@ BENCHMARKS = (
     "benchmarks.micro.store",
     "benchmarks.micro.index",
     "benchmarks.micro.filters",
+    "benchmarks.micro.calls",
     "benchmarks.micro.pops",
     "benchmarks.micro.replica",
     "benchmarks.micro.broker",

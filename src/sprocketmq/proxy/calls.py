@@ -25,7 +25,7 @@ from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tasks import Background
 from sprocketmq.proxy.header_fields import literal_fields
-from sprocketmq.proxy.http2 import ConnectionFault, Session, Stream
+from sprocketmq.proxy.http2 import ConnectionFault, ErrorCode, Session, Stream
 from sprocketmq.proxy.schema import Proto
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ MAX_CALLS = 10_000
 MAX_CALL_BYTES = 32 << 20
 # Of one connection's calls, what has come of requests that are not whole.
 MAX_BUFFERED_BYTES = 64 << 20
+# Of one connection's answers, what its client has not made room for.
+MAX_WAITING_BYTES = 64 << 20
 # Requests of one stream that wait to be read; while there are more, the client may not send.
 MAX_WAITING_REQUESTS = 16
 
@@ -43,6 +45,8 @@ GREETING_S = 10.0
 IDLE_S = 120.0
 # A client that has calls, and from which nothing came for so long, is asked for a sign of life, and then has as long again.
 SILENCE_S = 60.0
+# How long a client has to read the last answers of a connection that ends.
+CLOSING_S = 5.0
 CHECK_S = 1.0
 
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -280,6 +284,7 @@ class Peer(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._flushing = False
         self._pinged = False
+        self._closed_at: float | None = None
         self.session = Session(self)
         self.host = self.address = ""
         # Whether it has no login yet, and is counted for that.
@@ -290,6 +295,11 @@ class Peer(asyncio.Protocol):
     def now(self) -> float:
         """Return the server's time in seconds."""
         return self._server.clock.monotonic()
+
+    @property
+    def closing(self) -> bool:
+        """Whether it ends as soon as the client has read what was answered."""
+        return self._closed_at is not None
 
     @property
     def retained_bytes(self) -> int:
@@ -309,6 +319,8 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
         self.heard_at = self.now()
         self._pinged = False
         self._greeted = True
@@ -358,11 +370,14 @@ class Peer(asyncio.Protocol):
         out = self.session.take()
         if out and self._transport is not None:
             self._transport.write(out)
+        if self.session.waiting_bytes > MAX_WAITING_BYTES:
+            self.abort(f"{MAX_WAITING_BYTES} bytes of answers wait for it, the limit")
 
     def close(self) -> None:
         """Close after what has been answered."""
         self.flush()
-        if self._transport is not None:
+        if self._transport is not None and self._closed_at is None:
+            self._closed_at = self.now()
             self._transport.close()
 
     def abort(self, _reason: str) -> None:
@@ -379,6 +394,10 @@ class Peer(asyncio.Protocol):
     def look_after(self, now: float) -> None:
         """End what takes too long; called every second."""
         session = self.session
+        if self._closed_at is not None:
+            if now - self._closed_at >= CLOSING_S:
+                self.abort("it does not read its last answers")
+            return
         session.calm()
         silent_s = now - self.heard_at
         if not session.streams:
@@ -391,6 +410,9 @@ class Peer(asyncio.Protocol):
             if call.late:
                 call.end(Status.DEADLINE_EXCEEDED, "the call took longer than its timeout")
                 call.gone()
+                if stream.id in session.streams:  # its answer waits for a client that has given up
+                    session.reset(stream, ErrorCode.CANCEL)
+        self.flush()
         if silent_s >= 2 * SILENCE_S:
             self.abort("it gives no sign of life")
         elif silent_s >= SILENCE_S and not self._pinged:
@@ -482,6 +504,16 @@ class CallServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await listener.wait_closed()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._peers)
+
+    @property
+    def closing_connections(self) -> int:
+        """How many of these end as soon as their clients have read what was answered."""
+        return sum(peer.closing for peer in self._peers)
 
     def _refusal(self, _sock: socket.socket, arriving: int) -> str:
         full = len(self._peers) + arriving >= MAX_CONNECTIONS

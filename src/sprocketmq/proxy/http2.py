@@ -155,7 +155,8 @@ class Session:
         self._max_frame = 16_384
         self._receive_window = CONNECTION_WINDOW
         self._uncredited = 0
-        # Streams with data that waits, in the order of their turns.
+        # What waits to be sent, and the streams where it does, in the order of their turns.
+        self.waiting_bytes = 0
         self._waiting: dict[int, Stream] = {}
         settings = (
             (_Setting.MAX_CONCURRENT_STREAMS, MAX_STREAMS),
@@ -418,6 +419,7 @@ class Session:
         size = len(data)
         if stream.pending or self.paused or size > self._max_frame or size > self._window or size > stream.window:
             stream.pending += data
+            self.waiting_bytes += size
             stream.trailers = trailers
             self._waiting.setdefault(stream.id, stream)
             self._send_waiting()
@@ -447,6 +449,7 @@ class Session:
                     return
                 self._frame(_DATA, 0, stream.id, bytes(stream.pending[:size]))
                 del stream.pending[:size]
+                self.waiting_bytes -= size
                 stream.window -= size
                 self._window -= size
                 if not stream.pending:
@@ -482,7 +485,8 @@ class Session:
 
     def _forget(self, stream: Stream) -> None:
         self.streams.pop(stream.id, None)
-        self._waiting.pop(stream.id, None)
+        if self._waiting.pop(stream.id, None) is not None:
+            self.waiting_bytes -= len(stream.pending)
 
     def _abandon(self, number: int, code: ErrorCode) -> None:
         self._frame(_Kind.RST_STREAM, 0, number, _NUMBER.pack(code))

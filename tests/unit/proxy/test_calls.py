@@ -448,6 +448,47 @@ async def test_a_silent_client_with_a_call_is_asked_for_a_sign_of_life(timed):
     await raw.closed()
 
 
+async def test_an_answer_that_its_client_has_no_room_for_ends_with_the_timeout(timed):
+    clock, connect = timed
+    raw = await connect()
+    raw.send(frames.settings(initial_window_size=0))
+    raw.begin(1, "/test/echo", grpc_timeout="30S")
+    raw.message(1, framed(encoded("a")))
+    assert (await raw.read()).kind == HEADERS
+    clock.advance(31)
+    ended = await raw.read()
+    assert (ended.kind, ended.stream, ended.number()) == (RST_STREAM, 1, ErrorCode.CANCEL)
+
+
+async def test_a_connection_that_ends_waits_a_little_for_its_client(service, monkeypatch):
+    monkeypatch.setattr(calls, "CHECK_S", 0.005)
+    clock = ManualClock()
+    async with serving(service, clock=clock) as (server, connect, _client):
+        raw = await connect()
+        raw.send(frames.window(1 << 30))
+        raw.begin(1, "/test/echo")
+        request = framed(Text(name="last", resource_namespace="x" * (20 * MIB)).SerializeToString())
+        for at in range(0, len(request), 60_000):
+            raw.message(1, request[at : at + 60_000], end=at + 60_000 >= len(request))
+        # The answer is more than sockets hold, and nobody reads it.
+        await eventually(lambda: server.closing_connections == 1)
+        assert server.connections == 1
+        clock.advance(calls.CLOSING_S + 1)
+        await eventually(lambda: server.connections == 0)
+
+
+async def test_answers_that_wait_are_bounded(service, monkeypatch):
+    monkeypatch.setattr(calls, "MAX_WAITING_BYTES", 3 * MIB)
+    async with serving(service) as (_, connect, _client):
+        raw = await connect()
+        raw.send(frames.settings(initial_window_size=0))
+        for stream in range(1, 11, 2):
+            raw.begin(stream, "/test/count")
+            raw.message(stream, framed(Text(name="9", resource_namespace=str(MIB)).SerializeToString()))
+        await raw.closed()
+    assert service.cancelled == 5
+
+
 async def test_what_strangers_send_is_bounded(service):
     """With logins, connections that have none hold a bounded number of bytes together."""
     async with serving(service, logins=True, limits=NewcomerLimits(retained_bytes=100_000)) as (_, connect, _client):
