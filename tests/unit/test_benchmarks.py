@@ -15,6 +15,7 @@ PARTS = {"load.client", "load.cpu_client", "load.kafka_clients"}
 # A hot loop with its sizes cut down to what takes a moment.
 SMALL = {
     "broker": {"ROUNDS": 1},
+    "calls": {"ROUNDS": 1, "CALLS": 100},
     "client": {"ROUNDS": 1, "MESSAGES": 1024},
     "codec": {"ROUNDS": 1, "ROUND_SECONDS": 0.0},
     "filters": {"ROUNDS": 1, "MESSAGES": 2000},
