@@ -58,6 +58,8 @@ _ENCODINGS = ("gzip", "deflate")
 _ANY_HEADER = 47
 
 _CONTENT = ("content-type", "application/grpc")
+# With a format of messages, or parameters; not "application/grpc-web".
+_IS_CALL = re.compile(r"application/grpc(?:[+;]|$)")
 # ":status: 200" is number 8 of the table that both sides have.
 _OK_STATUS = b"\x88"
 _BEGIN = _OK_STATUS + literal_fields(_CONTENT)
@@ -423,7 +425,7 @@ class Peer(asyncio.Protocol):
     # --- the session ---
 
     def opened(self, stream: Stream, fields: dict[str, str]) -> None:
-        if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(_CONTENT[1]):
+        if fields[":method"] != "POST" or not _IS_CALL.match(fields.get("content-type", "")):
             self.session.answer(stream, literal_fields((":status", "415")), last=True)
             return
         try:

@@ -305,7 +305,7 @@ async def test_a_call_without_any_request(server):
     assert await raw.status() == Status.OK
 
 
-@pytest.mark.parametrize("fields", [{"content_type": "text/html"}, {":method": "GET"}])
+@pytest.mark.parametrize("fields", [{"content_type": "text/html"}, {"content_type": "application/grpc-web"}, {":method": "GET"}])
 async def test_what_is_no_call(server, fields):
     raw = await server[1]()
     named = dict(frames.fields("/test/echo")) | {name.replace("_", "-"): value for name, value in fields.items()}
