@@ -65,6 +65,16 @@ def timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
+def processor_us(work: Callable[[], object], count: int, rounds: int) -> list[float]:
+    """Return the processor time of ``work`` over ``count`` things, us for each, of several rounds."""
+    found = []
+    for _ in range(rounds):
+        began = time.process_time()
+        work()
+        found.append((time.process_time() - began) / count * 1e6)
+    return found
+
+
 def write_result(name: str, figures: dict[str, Any]) -> Path:
     """Write ``figures`` and the machine's facts to ``results/NAME.json`` and return its path."""
     RESULTS.mkdir(exist_ok=True)

@@ -9,12 +9,11 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, cast
 
 import hpack
 
-from benchmarks.report import spread, write_result
+from benchmarks.report import processor_us, spread, write_result
 from sprocketmq.net.newcomers import NewcomerLimits
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.proxy.calls import Call, CallServer, Method, Peer
@@ -54,16 +53,6 @@ def blocks() -> list[bytes]:
     return [
         encoder.encode([*FIELDS.items(), ("x-mq-request-id", request_id), ("grpc-timeout", timeout)]) for request_id, timeout in changing
     ]
-
-
-def median_us(work: Callable[[], object]) -> list[float]:
-    """Return the processor time of ``work`` for each of CALLS calls in us, of several rounds."""
-    found = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work()
-        found.append((time.process_time() - began) / CALLS * 1e6)
-    return found
 
 
 def decode(decoder: Any, encoded: list[bytes]) -> None:
@@ -109,9 +98,9 @@ def main() -> int:
     data = bytes(1) + len(message).to_bytes(4, "big") + message
     requests = [frame(1, 4, 2 * i + 1, block) + frame(0, 1, 2 * i + 1, data) for i, block in enumerate(encoded)]
     figures = {
-        "us a call, header fields": median_us(lambda: decode(FieldDecoder(1 << 15), encoded)),
-        "us a call, header fields by hpack": median_us(lambda: decode(hpack.Decoder(1 << 15), encoded)),
-        "us a call, all with its task": median_us(lambda: asyncio.run(serve(requests))),
+        "us a call, header fields": processor_us(lambda: decode(FieldDecoder(1 << 15), encoded), CALLS, ROUNDS),
+        "us a call, header fields by hpack": processor_us(lambda: decode(hpack.Decoder(1 << 15), encoded), CALLS, ROUNDS),
+        "us a call, all with its task": processor_us(lambda: asyncio.run(serve(requests)), CALLS, ROUNDS),
     }
     result = {name: spread(found) for name, found in figures.items()}
     for name, one in result.items():

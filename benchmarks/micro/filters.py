@@ -7,11 +7,9 @@ queue is read whole, and by a tag that no message has.
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.report import spread, write_result
+from benchmarks.report import processor_us, spread, write_result
 from sprocketmq.broker.filters.reading import read_matching
 from sprocketmq.broker.filters.sql92 import compile_sql
 from sprocketmq.protocol.properties import encode_properties
@@ -24,16 +22,6 @@ CONDITIONS = {
     "five comparisons": "price < 1 AND (region = 'eu' OR region IN ('us', 'uk')) AND NOT (kind CONTAINS 'test') AND kind IS NOT NULL",
     "ninety comparisons": "price < 1 AND (" + " OR ".join(f"region = 'r{n}'" for n in range(88)) + " OR region = 'eu')",
 }
-
-
-def median_us(work: Callable[[], object], count: int) -> list[float]:
-    """Return the processor time of ``work`` over ``count`` things, us for each, of several rounds."""
-    found = []
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        work()
-        found.append((time.process_time() - began) / count * 1e6)
-    return found
 
 
 def fill(store: MessageStore) -> None:
@@ -68,19 +56,19 @@ def main() -> int:
         store.open()
         try:
             fill(store)
-            figures["us a message, read whole"] = median_us(lambda: read_all(store, None), MESSAGES)
-            figures["us a message, by a tag"] = median_us(lambda: read_all(store, frozenset({8})), MESSAGES)
+            figures["us a message, read whole"] = processor_us(lambda: read_all(store, None), MESSAGES, ROUNDS)
+            figures["us a message, by a tag"] = processor_us(lambda: read_all(store, frozenset({8})), MESSAGES, ROUNDS)
             for name, text in CONDITIONS.items():
                 assert read_through(store, text) == MESSAGES // 100
-                figures[f"us a message, {name}"] = median_us(lambda text=text: read_through(store, text), MESSAGES)  # type: ignore[misc]
+                figures[f"us a message, {name}"] = processor_us(lambda text=text: read_through(store, text), MESSAGES, ROUNDS)  # type: ignore[misc]
         finally:
             store.close()
     pairs = {"price": "0", "region": "eu", "kind": "order"}
     for name, text in CONDITIONS.items():
         condition = compile_sql(text)
-        figures[f"us to evaluate {name}"] = median_us(lambda c=condition: [c.matches(pairs) for _ in range(5_000)], 5_000)  # type: ignore[misc]
+        figures[f"us to evaluate {name}"] = processor_us(lambda c=condition: [c.matches(pairs) for _ in range(5_000)], 5_000, ROUNDS)  # type: ignore[misc]
         compiled = [f"{text} OR {n} = 1" for n in range(200)]
-        figures[f"us to compile {name}"] = median_us(lambda texts=compiled: [compile_sql.__wrapped__(t) for t in texts], 200)  # type: ignore[misc]
+        figures[f"us to compile {name}"] = processor_us(lambda texts=compiled: [compile_sql.__wrapped__(t) for t in texts], 200, ROUNDS)  # type: ignore[misc]
     for name, found in figures.items():
         print(f"{name:45} {statistics.median(found):8.2f}")
     write_result("micro-filters", {name: spread(found) for name, found in figures.items()})
