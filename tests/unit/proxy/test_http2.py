@@ -1,4 +1,4 @@
-"""HTTP/2 of the gRPC endpoint, frame by frame. h2spec, which tests servers from outside, finds what is listed in docs/internals/remoting.md."""
+"""HTTP/2 of the gRPC endpoint, frame by frame. h2spec, which tests servers from outside, finds what is in docs/adr/0005."""
 
 import random
 
