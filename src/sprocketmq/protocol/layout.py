@@ -150,6 +150,8 @@ QUEUE_UNIT = QUEUE_UNIT_LAYOUT.struct
 QUEUE_UNIT_BYTES = QUEUE_UNIT_LAYOUT.size
 # A unit without a record, with which the reference fills the part of a first file that lies before the queue's first offset.
 FILLER_SIZE = 0x7FFFFFFF
+# Tag codes are 32-bit hashes; smaller values are addresses of units in consumequeue_ext.
+LOWEST_TAGS_CODE = -(1 << 31)
 
 
 # --- the unit of a BatchConsumeQueue ---

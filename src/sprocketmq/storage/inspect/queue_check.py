@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sprocketmq.protocol.layout import FILLER_SIZE
+from sprocketmq.protocol.layout import FILLER_SIZE, LOWEST_TAGS_CODE
 from sprocketmq.storage.inspect.findings import ERROR, NOTE, Findings
 from sprocketmq.storage.inspect.queue_units import OpenFiles, QueueUnits
 
@@ -14,8 +14,6 @@ MAX_RANGES = 1000
 
 # The fields of a batch unit that follow from its record.
 _JUDGED = ("log_offset", "size", "tags_code", "store_time_ms", "queue_offset", "count")
-# Smaller tag codes are addresses in consumequeue_ext.
-_LOWEST_TAG_CODE = -(1 << 31)
 _Longs = NDArray[np.int64]
 
 
@@ -98,7 +96,7 @@ class QueueCheck:
         found = self.units.read(files, first, count)
         same = (found["log_offset"] == log_offsets) & (found["size"] == sizes)
         if codes is not None:
-            same &= (found["tags_code"] == codes) | (found["tags_code"] < _LOWEST_TAG_CODE)
+            same &= (found["tags_code"] == codes) | (found["tags_code"] < LOWEST_TAGS_CODE)
         self._met.add(first, first + count)
         if same.all():
             return

@@ -14,6 +14,7 @@ from sprocketmq.protocol.layout import (
     HOST_V6_BYTES,
     INT32,
     INT64,
+    LOWEST_TAGS_CODE,
     MAGIC_V1,
     MAGIC_V2,
     QUEUE_UNIT,
@@ -34,8 +35,6 @@ _unpack_covers = UNIT_COVERS.unpack_from
 _unpack_batch_unit = BATCH_UNIT.unpack_from
 _queue_units = QUEUE_UNIT.iter_unpack
 _batch_units = BATCH_UNIT.iter_unpack
-# Tag codes are 32-bit hashes; smaller values are addresses of extension units, which match until the unit itself is read.
-_LOWEST_TAG_CODE = -(1 << 31)
 # Units of a batch queue fetched at a time: a read needs few, as its bytes are limited.
 _UNITS_AT_ONCE = 64
 # The cost of examining a unit of a batch queue relative to one of a plain queue: its record is examined as well.
@@ -168,7 +167,8 @@ class QueueReader:
         log_offset = -1
         identity = RECORD_IDENTITY.unpack_from
         for log_offset, size, code in _queue_units(queue.read_units(offset, stop)):
-            if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE and size > 0:
+            # Extension units match until they themselves are read.
+            if tag_codes is not None and code not in tag_codes and code >= LOWEST_TAGS_CODE and size > 0:
                 next_offset += 1
                 continue
             if log_offset == end and log_offset >= written_from:
@@ -297,7 +297,7 @@ class QueueReader:
                 seen = True
                 number += 1
                 next_offset = base + covered
-                if tag_codes is not None and code not in tag_codes and code >= _LOWEST_TAG_CODE:
+                if tag_codes is not None and code not in tag_codes and code >= LOWEST_TAGS_CODE:
                     continue
                 if not count and disk is not None and log_offset < disk.before:
                     max_count, max_bytes = min(max_count, disk.max_count), min(max_bytes, disk.max_bytes)

@@ -6,15 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, FILLER_SIZE, QUEUE_UNIT_BYTES
+from sprocketmq.protocol.layout import BATCH_UNIT_BYTES, FILLER_SIZE, LOWEST_TAGS_CODE, QUEUE_UNIT_BYTES
 from sprocketmq.spark.jobs.audit.facts import MAX_EXAMPLES, Difference, QueueFacts, Range
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.inspect.queue_check import Ranges
 from sprocketmq.storage.inspect.queue_units import OpenFiles, QueueUnits
 from sprocketmq.storage.log.segments import segment_entries, segment_size_of
-
-# Smaller tag codes are addresses in consumequeue_ext.
-_LOWEST_TAG_CODE = -(1 << 31)
 
 
 class QueueComparison:
@@ -59,7 +56,7 @@ class QueueComparison:
             return
         same = (found["log_offset"] == log_offsets) & (found["size"] == units["size"])
         if codes:
-            same &= (found["tags_code"] == units["tags_code"]) | (found["tags_code"] < _LOWEST_TAG_CODE)
+            same &= (found["tags_code"] == units["tags_code"]) | (found["tags_code"] < LOWEST_TAGS_CODE)
         for i in np.flatnonzero(~same).tolist():
             unit, expected = found[i], units[i]
             actual = ""
