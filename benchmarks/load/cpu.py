@@ -1,7 +1,7 @@
 """Measure the processor time of a message: client and broker, user and kernel, each in a process of its own on this machine.
 
 AutoBatch to a plain topic and to batch queues (4,096 in flight), explicit batches of 100 (4 senders), single sends (64 in flight), and a new
-push consumer that reads what AutoBatch sent. Each comes uniform (1 KiB bodies) and mixed (512 to 1,536 bytes, tags and keys).
+push consumer that reads what AutoBatch or single sends sent. Each comes uniform (1 KiB bodies) and mixed (512 to 1,536 bytes, tags and keys).
 
 ``--baseline TREE`` runs client and broker of another checkout in turns with those of this one (ABBA), and prints ratios with verdicts.
 Processor time says more than a rate on a machine with neighbours. Every round begins with new stores, and the page cache of a figure is given
@@ -67,7 +67,8 @@ WORKS = (
     Work("auto-batchcq", "submit", 0.85, batch_queues=True),
     Work("consume-batchcq", "consume", 1.0, reads="auto-batchcq"),
     Work("batch-100", "send", 1.0, share=0.5, size=100, senders=4),
-    Work("single", "send", 1.0, share=0.1, senders=64),
+    Work("single", "send", 1.0, share=0.4, senders=64),
+    Work("consume-single", "consume", 1.0, share=0.4, reads="single"),
 )
 # What one message may cost more than in the baseline before a ratio without a goal of its own counts as missed: noise.
 TOLERANCE = 0.05
@@ -246,8 +247,8 @@ def main() -> int:
         "--unchanged", action="store_true", help="only nothing has to be dearer than the baseline; writes load-cpu-unchanged.json"
     )
     p.add_argument("--rounds", type=int, default=7, help="rounds of each figure (7)")
-    p.add_argument("--messages", type=int, default=150_000, help="messages of a figure; batches half, single sends a tenth (150,000)")
-    p.add_argument("--only", default="", help="measure only works whose name has this in it; consuming needs its AutoBatch")
+    p.add_argument("--messages", type=int, default=150_000, help="messages of a figure; batches half, single sends 0.4 of it (150,000)")
+    p.add_argument("--only", default="", help="measure only works whose name has this in it; consuming needs the work that sends")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     p.add_argument("--dry", action="store_true", help="print the figures only: write no JSON")
     options = p.parse_args()
