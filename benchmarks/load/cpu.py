@@ -40,7 +40,7 @@ FORMS = ("uniform", "mixed")
 class Work:
     """One way to use client and broker; ``share`` of the messages of a figure, ``goal`` the ratio to the baseline's processor time.
 
-    ``reads`` names the work whose messages are consumed.
+    ``reads`` is the work whose messages are consumed, all of them.
     """
 
     name: str
@@ -50,25 +50,30 @@ class Work:
     batch_queues: bool = False
     size: int = 1
     senders: int = 1
-    reads: str = ""
+    reads: "Work | None" = None
 
     def count(self, messages: int) -> int:
         """Return how many messages count when a figure has ``messages``; a consumer also reads those that warmed up."""
-        count = round(messages * self.share)
-        return count + round(count * WARM_SHARE) if self.reads else count
+        if self.reads is not None:
+            sent = self.reads.count(messages)
+            return sent + round(sent * WARM_SHARE)
+        return round(messages * self.share)
 
 
 # Messages sent before anything counts: as a share of those that count.
 WARM_SHARE = 0.05
 
+_AUTO_PLAIN = Work("auto-plain", "submit", 0.75)
+_AUTO_BATCHCQ = Work("auto-batchcq", "submit", 0.85, batch_queues=True)
+_SINGLE = Work("single", "send", 1.0, share=0.4, senders=64)
 WORKS = (
-    Work("auto-plain", "submit", 0.75),
-    Work("consume-plain", "consume", 1.0, reads="auto-plain"),
-    Work("auto-batchcq", "submit", 0.85, batch_queues=True),
-    Work("consume-batchcq", "consume", 1.0, reads="auto-batchcq"),
+    _AUTO_PLAIN,
+    Work("consume-plain", "consume", 1.0, reads=_AUTO_PLAIN),
+    _AUTO_BATCHCQ,
+    Work("consume-batchcq", "consume", 1.0, reads=_AUTO_BATCHCQ),
     Work("batch-100", "send", 1.0, share=0.5, size=100, senders=4),
-    Work("single", "send", 1.0, share=0.4, senders=64),
-    Work("consume-single", "consume", 1.0, share=0.4, reads="single"),
+    _SINGLE,
+    Work("consume-single", "consume", 1.0, reads=_SINGLE),
 )
 # What one message may cost more than in the baseline before a ratio without a goal of its own counts as missed: noise.
 TOLERANCE = 0.05
@@ -126,10 +131,10 @@ class Tree:
     def measure(self, work: Work, form: str, messages: int, begins: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Run one work and return microseconds of processor time a message, by part; ``begins`` is called when what counts begins."""
         mixed = form == "mixed"
-        topic = f"{work.reads or work.name}-{form}"
+        topic = f"{(work.reads or work).name}-{form}"
         count = work.count(messages)
         options = {"topic": topic, "mixed": mixed, "size": work.size, "senders": work.senders}
-        if not work.reads:
+        if work.reads is None:
             self.client.call("create", topic=topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"} if work.batch_queues else {})
             self.client.call(work.op, count=round(count * WARM_SHARE), **options)
         begins()
@@ -207,7 +212,7 @@ def one_round(trees: dict[str, Path], works: Sequence[Work], options: argparse.N
                 for side in sides:
                     figure = side.measure(work, form, options.messages)
                     done.setdefault(f"{work.name} {form}", {}).setdefault(side.name, []).append(figure)
-                    if not any(other.reads == work.name for other in works):
+                    if not any(other.reads is work for other in works):
                         side.drop_page_cache()
 
 
@@ -253,7 +258,7 @@ def main() -> int:
     p.add_argument("--dry", action="store_true", help="print the figures only: write no JSON")
     options = p.parse_args()
     works = [work for work in WORKS if options.only in work.name]
-    if missing := [work.reads for work in works if work.reads and work.reads not in [other.name for other in works]]:
+    if missing := [work.reads.name for work in works if work.reads is not None and work.reads not in works]:
         p.error(f"--only {options.only} leaves out {', '.join(missing)}, whose messages are to be consumed")
     trees = {"this": ROOT, **({"baseline": options.baseline.resolve()} if options.baseline else {})}
     done: Figures = {}
