@@ -168,6 +168,7 @@ EXPECTED = {
         "silent clients",
         "settling",
         "unmapping",
+        "blocks of the log in memory",
         "the journal of pops",
         "scan for silent brokers",
         "sweep of idle connections",

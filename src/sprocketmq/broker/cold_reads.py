@@ -1,4 +1,4 @@
-"""Pulls of messages that are not in the page cache: a few threads read them into it, then the pull is answered like any other."""
+"""Pulls of messages that are not in memory: a few threads read them into it, then the pull is answered like any other."""
 
 import asyncio
 import logging
@@ -32,13 +32,13 @@ class ColdReads(Generic[_P]):
 
     def __init__(self, loaded: Callable[[_P], None]) -> None:
         self._loaded = loaded
-        self._waiting: dict[_P, None] = {}
+        self._waiting: dict[_P, ColdRead | None] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._cached: deque[_P] = deque()
         self._serving = False
         self._served_at = 0.0
         # The waiting pulls by the ranges that are being loaded: queues whose messages are interleaved share their reads.
-        self._loading: dict[tuple[tuple[str, int, int], ...], list[_P]] = {}
+        self._loading: dict[tuple[object, ...], list[_P]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -56,25 +56,27 @@ class ColdReads(Generic[_P]):
         """Load what ``pull`` needs in another thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sprocketmq-cold-reads")
-        self._waiting[pull] = None
-        parts = tuple(cold.parts)
-        if (others := self._loading.get(parts)) is not None:
+        self._waiting[pull] = cold
+        key = cold.key
+        if (others := self._loading.get(key)) is not None:
             others.append(pull)
             return
-        self._loading[parts] = [pull]
+        self._loading[key] = [pull]
+        cold.hold()
         loading = asyncio.get_running_loop().run_in_executor(self._pool, cold.load)
-        loading.add_done_callback(lambda done: self._ended(parts, done))
+        loading.add_done_callback(lambda done: self._ended(cold, done))
 
     def later(self, pull: _P) -> None:
         """Treat ``pull`` as loaded: its data is cached, and it takes its turn."""
         self._waiting[pull] = None
         self._line_up(pull)
 
-    def _ended(self, parts: tuple[tuple[str, int, int], ...], done: "asyncio.Future[None]") -> None:
+    def _ended(self, cold: ColdRead, done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("reading ahead of a pull failed, it is answered all the same: %s", error)
-        for pull in self._loading.pop(parts, ()):
+        for pull in self._loading.pop(cold.key, ()):
             self._line_up(pull)
+        cold.release()
 
     def _line_up(self, pull: _P) -> None:
         self._cached.append(pull)
@@ -90,8 +92,12 @@ class ColdReads(Generic[_P]):
             while self._cached:
                 pull = self._cached.popleft()
                 if pull in self._waiting:
-                    del self._waiting[pull]
-                    self._loaded(pull)
+                    cold = self._waiting.pop(pull)
+                    try:
+                        self._loaded(pull)
+                    finally:
+                        if cold is not None:
+                            cold.release()
                 self._served_at = time.perf_counter()
                 if self._served_at >= until:
                     break
@@ -104,7 +110,9 @@ class ColdReads(Generic[_P]):
         """Remove and return the pulls for which ``wanted`` is true."""
         found = [pull for pull in self._waiting if wanted(pull)]
         for pull in found:
-            del self._waiting[pull]
+            cold = self._waiting.pop(pull)
+            if cold is not None:
+                cold.release()
         return found
 
     def close(self) -> None:

@@ -289,6 +289,7 @@ class Broker(BrokerParts):
         # Flushes the queues and advances the recovery point; recovery after a crash reads what was written since.
         self.background.every(SAMPLE_INTERVAL_S, self.flusher.settle, "settling")
         self.background.every(UNMAP_INTERVAL_S, self._unmap_log, "unmapping")
+        self.background.every(SAMPLE_INTERVAL_S, self.store.give_back_blocks, "blocks of the log in memory")
         self.background.every(SAMPLE_INTERVAL_S, self.pops.keep_short, "the journal of pops")
         if self.guard is not None:
             self.guard.start(self.background)

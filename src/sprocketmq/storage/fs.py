@@ -167,17 +167,16 @@ class RealFile:
             data += more
         return data
 
-    def is_cached(self, offset: int) -> bool:
-        """Return whether the byte at ``offset`` is in the page cache, without reading it from the disk; true where that cannot be told."""
+    def is_cached(self, begin: int, end: int) -> bool:
+        """Return whether bytes ``[begin, end)`` are in the page cache, without waiting for the disk; true where that cannot be told."""
         if _NO_WAIT == 0:
             return True
         try:
-            os.preadv(self._fd, [bytearray(1)], offset, _NO_WAIT)
+            return os.preadv(self._fd, [bytearray(end - begin)], begin, _NO_WAIT) == end - begin
         except BlockingIOError:
             return False
         except OSError:
             return True  # not every file system supports this
-        return True
 
     def map(self, length: int) -> memoryview:
         if self._fd < 0:  # mmap would return an anonymous mapping
@@ -353,11 +352,8 @@ def resident(view: memoryview, begin: int, end: int) -> bool:
 
 
 def cached_part(file: File, begin: int, end: int) -> bool:
-    """Return whether the first and the last byte of ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
-    if not isinstance(file, RealFile):
-        return True
-    same_page = begin // mmap.PAGESIZE == (end - 1) // mmap.PAGESIZE
-    return file.is_cached(begin) and (same_page or file.is_cached(end - 1))
+    """Return whether bytes ``[begin, end)`` of a file are in the page cache; true where the system cannot tell."""
+    return not isinstance(file, RealFile) or file.is_cached(begin, end)
 
 
 def read_through(path: str, begin: int, end: int) -> None:
@@ -376,12 +372,46 @@ def read_through(path: str, begin: int, end: int) -> None:
         os.close(fd)
 
 
+def read_around_cache(path: str, begin: int, end: int, into: memoryview) -> bool:
+    """Read bytes ``[begin, end)`` of a file to the start of ``into`` without the page cache; return whether the system can.
+
+    Both positions and the address of ``into`` have to be multiples of the page size. Raises OSError when the file cannot be read.
+    """
+    if _DIRECT == 0:
+        return False
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | _DIRECT)
+        done = 0
+        while begin + done < end:
+            done += _progress(os.preadv(fd, [into[done : end - begin]], begin + done))
+    except OSError as e:
+        if e.errno in {errno.EINVAL, errno.EOPNOTSUPP}:  # not every file system can, nor can one for every position
+            return False
+        raise
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return True
+
+
+def reusable_memory(length: int) -> memoryview:
+    """Return memory that is read into again and again, at an address that is a multiple of the page size; in huge pages where it can be."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return memoryview(mmap.mmap(-1, length))
+    mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(mapped)
+
+
 @cache
 def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
     """Return the C library's ``mincore`` for a part of a mapping, its begin and its length; None where there is none."""
     import ctypes
 
-    function = getattr(ctypes.CDLL(None), "mincore", None)
+    function = getattr(ctypes.PyDLL(None), "mincore", None)
     if function is None:
         return None
     # Py_buffer begins with the address; only the interpreter needs the rest.
@@ -401,7 +431,7 @@ def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
 
 def _progress(written: int) -> int:
     if written <= 0:
-        raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+        raise OSError(errno.EIO, "the system moved no bytes and gave no reason")
     return written
 
 
@@ -411,6 +441,7 @@ _fdatasync = getattr(os, "fdatasync", os.fsync)
 _fallocate = getattr(os, "posix_fallocate", None)
 # Linux only.
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
 # mincore's answer for a page: its lowest bit says whether it is there, the others are undefined.
 _IN_CORE = bytes(value & 1 for value in range(256))
 _READ_THROUGH_BYTES = 1 << 20

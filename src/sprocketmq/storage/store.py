@@ -32,6 +32,7 @@ from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.loaded_blocks import LoadedBlocks
 from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
 from sprocketmq.storage.log.unmapping import unmap_in_steps
 from sprocketmq.storage.maintenance import Maintenance
@@ -60,8 +61,9 @@ class MessageStore:
         self._log = CommitLog(fs, f"{self._root}/commitlog", config.commitlog_segment_bytes, preallocate=config.preallocate)
         self._table = QueueTable(fs, self._log, config)
         self.index = StoreIndex(fs, self._log, config, clock) if config.message_index_enable else None
-        self._reader = QueueReader(self._log, self._table, config.max_filter_units)
-        self._cold = ColdFinder(self._log, self._reader, clock)
+        self._blocks = LoadedBlocks(self._log)
+        self._reader = QueueReader(self._log, self._blocks, self._table, config.max_filter_units)
+        self._cold = ColdFinder(self._log, self._blocks, self._reader, clock)
         self._appender = appender = Appender(config, clock, self._log, self._table, self.index)
         self._maintenance = Maintenance(fs, self._root, self._log, self._table, self.index, appender)
         self.epochs = EpochFile(fs, self._root)
@@ -261,13 +263,17 @@ class MessageStore:
         return self.config.max_filter_units
 
     def find_cold(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
-        """Return the parts of files that a read from ``offset`` on needs from the disk; None for none.
+        """Return what a read from ``offset`` on needs from the disk; None for nothing.
 
         It examines up to ``max_units`` queue units, and ends earlier with ``max_count`` messages; None for a read with tag codes.
 
-        Call ``load`` of the result in another thread, then ask again, then read at most its ``max_units``.
+        Call ``load`` of the result in another thread, then ask again, then read at most its ``max_units``, then ``release`` it.
         """
         return self._cold.find(topic, queue_id, offset, max_units, max_count)
+
+    def give_back_blocks(self) -> None:
+        """Give back the memory of what was read around the page cache, unless it was used since the last call."""
+        self._blocks.give_back()
 
     def unmap_in_steps(self) -> Iterator[None]:
         """Remove all but the end of the mapped log from this process's memory; see ``log.unmapping``."""

@@ -232,3 +232,14 @@ async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_five_seco
     assert (await ask.pull("orders", 6)).code == 19
     clock.advance(10)
     assert len(await ask.bodies("orders", 1)) == 5
+
+
+async def test_answers_from_the_disk_are_shorter_while_messages_come_in(start_broker, connect, clock, disk):
+    ask = await connect(await start_broker(max_transfer_bytes_on_message_in_disk=4800))
+    await fill(ask, 6, 300)
+    disk.go.set()
+    assert len(await ask.bodies("orders")) == 2
+    clock.advance(2)
+    assert len(await ask.bodies("orders")) == 6
+    await ask.send("orders")
+    assert len(await ask.bodies("orders")) == 2

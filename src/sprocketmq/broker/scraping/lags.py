@@ -102,12 +102,15 @@ class Lags:
     async def _read_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         for _ in ("its unit", "its record"):
             cold = self._store.find_cold(topic, queue_id, offset, 1, 1)
-            if cold is None or not cold.parts:
+            if cold is None or not cold.waits:
                 break
             if self._cold >= MAX_COLD_READS:
                 return None
             self._cold += 1
-            await asyncio.get_running_loop().run_in_executor(self._threads, cold.load)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, cold.load)
+            finally:
+                cold.release()
         time_ms = self._store.store_time(topic, queue_id, offset)
         return time_ms if time_ms >= 0 else None
 

@@ -89,7 +89,7 @@ class CommitLog:
 
     ``committed_end`` is the end of what readers may see, ``staged_end`` where the next record goes, ``limit`` the end of the segment
     it goes to, ``pieces`` the staged records of that segment. The store's append code uses these directly. ``dropped`` are deleted segments
-    whose disk space is not freed yet.
+    whose disk space is not freed yet. ``cuts`` counts the calls of ``end_at``: what was read before may no longer be in the log.
     """
 
     __slots__ = (
@@ -101,6 +101,7 @@ class CommitLog:
         "_names_changed",
         "ahead",
         "committed_end",
+        "cuts",
         "directory",
         "dropped",
         "failure",
@@ -125,6 +126,7 @@ class CommitLog:
         self._names_changed = False
         self.dropped: deque[Segment] = deque()
         self.flushed_end = 0
+        self.cuts = 0
         self.start_at(0)
 
     def start_at(self, end: int) -> None:
@@ -199,6 +201,7 @@ class CommitLog:
                 segment.file.truncate(segment.size)
         self.start_at(end)
         self.flushed_end = min(self.flushed_end, end)
+        self.cuts += 1
         return dropped
 
     def has_data(self) -> bool:

@@ -1,22 +1,25 @@
-"""The parts of files that a read needs from the disk: another thread reads them first, so that the broker's loop does not wait.
+"""What a read needs from the disk: another thread reads it first, so that the broker's loop does not wait.
 
 The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, or, where records lie
 far apart, per run of records. Blocks that are cached as a whole, and parts of queues whose records lie in such blocks, are remembered for
 two seconds, so that a consumer that continues reading rarely costs a look-up.
+
+Blocks whose records are wanted are read around the page cache (``log/loaded_blocks.py``), queue files and single records through it.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import BATCH_UNIT, QUEUE_UNIT
 from sprocketmq.storage.fs import cached_part, read_through, resident
 from sprocketmq.storage.log.commit_log import CommitLog
+from sprocketmq.storage.log.loaded_blocks import BLOCK_BYTES, LoadedBlock, LoadedBlocks, block_numbers
 from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue
 from sprocketmq.storage.queues.reading import QueueReader
 
 TAIL_BYTES = 64 << 20
-BLOCK_BYTES = 4 << 20
 FRESH_S = 2.0
 # A read whose records lie within this much of the log is looked up by blocks, others by runs.
 SPAN_BYTES = 128 << 20
@@ -25,9 +28,13 @@ GAP_BYTES = 256 << 10
 # This many records, or more, that take at most this much of the log each are read by whole blocks, without checking each record.
 DENSE_UNITS = 256
 DENSE_BYTES = 64 << 10
-# The most that one read may need of the log; its messages are limited to what lies within.
+# A read is limited to what is in memory if that is this many units, rather than wait for the rest.
+NEAR_UNITS = 64
+# The most that one read may need of the log, and the most that it loads when it needs whole blocks; its messages are limited to what lies
+# within.
 MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
+MAX_BLOCKS_BYTES = 2 * BLOCK_BYTES
 # The units of a queue are read ahead of the reads that need them.
 QUEUE_AHEAD_BYTES = 1 << 20
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
@@ -40,33 +47,60 @@ _Record = tuple[int, int]
 
 
 class ColdRead:
-    """The parts of files that a read lacks, as path, begin and end; none when it only has to be limited.
+    """What a read lacks: parts of files, as path, begin and end, and blocks of the log. Nothing when it only has to be limited.
 
-    ``max_units`` is the number of queue units from the read's offset on that will be cached then.
+    ``max_units`` is the number of queue units from the read's offset on that will be in memory then. The blocks stay until ``release``.
     """
 
-    __slots__ = ("max_units", "parts")
+    __slots__ = ("_blocks", "_owner", "max_units", "parts")
 
-    def __init__(self, parts: list[_Part], max_units: int) -> None:
+    def __init__(self, parts: list[_Part], max_units: int, blocks: Sequence[LoadedBlock] = (), owner: LoadedBlocks | None = None) -> None:
         self.parts = parts
         self.max_units = max_units
+        self._blocks = blocks
+        self._owner = owner
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything has to be loaded."""
+        return bool(self.parts or self._blocks)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is equal for reads that lack the same."""
+        return (*self.parts, *(id(block) for block in self._blocks))
 
     def load(self) -> None:
-        """Read the parts into the page cache. Runs in any thread; a file that was deleted meanwhile is left out."""
+        """Read the parts into the page cache, and the blocks into their memory. Runs in any thread; a deleted file is left out."""
         for path, begin, end in self.parts:
             read_through(path, begin, end)
+        for block in self._blocks:
+            block.load()
+
+    def hold(self) -> None:
+        """Keep the blocks until one more call of ``release``: a thread is going to load them."""
+        if self._owner is not None:
+            for block in self._blocks:
+                block.pins += 1
+
+    def release(self) -> None:
+        """Let the memory of the blocks be used for others. Called by the thread that owns the store."""
+        if self._owner is not None:
+            for block in self._blocks:
+                self._owner.unpin(block)
 
 
 class ColdFinder:
     """Finds out what a read by queue offset needs from the disk. Only for the thread that owns the store."""
 
-    def __init__(self, log: CommitLog, reader: QueueReader, clock: Clock) -> None:
+    def __init__(self, log: CommitLog, blocks: LoadedBlocks, reader: QueueReader, clock: Clock) -> None:
         self._log = log
+        self._loaded = blocks
         self._reader = reader
         self._clock = clock
         # Blocks of the log that were completely in the page cache, and until when that is assumed (monotonic s).
         self._fresh: dict[int, float] = {}
-        # Blocks that were not, and until when records in them are looked up one by one.
+        # Blocks that were not, and until when that is assumed.
         self._partial: dict[int, float] = {}
         # Parts of queues whose units and records were in the page cache: first queue offset, the one after the last, until when that is
         # believed, and whether it is a batch queue.
@@ -107,27 +141,70 @@ class ColdFinder:
         start = layout.unpack_from(units)[0]
         if start >= log.committed_end - TAIL_BYTES:
             return None
+        log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
+        if start < self._loaded.end:
+            reach = self._reach(start, log_offset + size)
+            if reach >= log_offset + size:
+                return None
+            near = bisect_right(range(stop - first), reach, key=lambda n: sum(layout.unpack_from(units, n * layout.size)[:2]))
+            if near >= NEAR_UNITS:
+                return ColdRead([], near)
         far = min(first + ahead, end)
         if far > stop and not self._missing_units(queue, first, far, end):
-            log_offset, size = queue.unit(far - 1)[:2]
-            if self._span_is_cached(start, log_offset + size):
+            far_offset, far_size = queue.unit(far - 1)[:2]
+            if self._span_is_cached(start, far_offset + far_size):
                 self._remember(queue, offset, far)
                 return None
-        log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
         if self._span_is_cached(start, log_offset + size):
             return None
+        count = stop - first
+        span = log_offset + size - start
+        if count >= DENSE_UNITS and 0 < span <= count * DENSE_BYTES:
+            if span > MAX_BLOCKS_BYTES:
+                count = max(1, count * MAX_BLOCKS_BYTES // span)
+                log_offset, size = layout.unpack_from(units, (count - 1) * layout.size)[:2]
+                span = log_offset + size - start
+            if 0 < span <= MAX_READ_BYTES:
+                return self._find_blocks(start, log_offset + size, count)
         records = [(log_offset, max(0, size)) for log_offset, size, *_ in layout.iter_unpack(units)]  # damaged units may name any
-        return self._find_blocks(records) or self._find_runs(records)
+        return self._find_runs(records)
 
-    def _find_blocks(self, records: Sequence[_Record]) -> ColdRead | None:
-        """Return the blocks of the log from the first to the last of ``records``, if these are many and lie close."""
-        start, stop = records[0][0], sum(records[-1])
-        units = len(records)
-        if units < DENSE_UNITS or not 0 < stop - start <= min(MAX_READ_BYTES, units * DENSE_BYTES):
-            return None
-        begin = max(start - start % BLOCK_BYTES, self._log.min_offset)
-        end = min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, self._log.committed_end)
-        return ColdRead(list(self._parts(begin, end)), units)
+    def _find_blocks(self, start: int, stop: int, units: int) -> ColdRead:
+        """Return the blocks of the log from ``start`` to ``stop``: many records, of ``units`` units, lie close there."""
+        parts: list[_Part] = []
+        blocks: list[LoadedBlock] = []
+        for number in block_numbers(start, stop):
+            begin, end = self._block(number)
+            if self._blocks_are_cached(begin, end):
+                continue
+            of_block = list(self._parts(begin, end))
+            # A file system reads around the page cache under the lock of the file, for which a write to it would wait.
+            closed = begin == number * BLOCK_BYTES and end - begin == BLOCK_BYTES and end <= self._log.segments[-1].start
+            block = self._loaded.pin(number, of_block) if closed else None
+            if block is None:
+                parts += of_block
+                self._partial.pop(number, None)
+            else:
+                blocks.append(block)
+        found = ColdRead(parts, units, blocks, self._loaded)
+        if parts or not all(block.loaded for block in blocks):
+            return found
+        found.release()
+        return ColdRead([], units)
+
+    def _block(self, number: int) -> tuple[int, int]:
+        """Return where a block begins and ends in the log."""
+        begin = number * BLOCK_BYTES
+        return max(begin, self._log.min_offset), min(begin + BLOCK_BYTES, self._log.committed_end)
+
+    def _reach(self, start: int, stop: int) -> int:
+        """Return up to where the log is in memory from ``start`` on, in blocks that were loaded or in the page cache; ``stop`` at most."""
+        if stop - start > SPAN_BYTES:
+            return start
+        for number in block_numbers(start, stop):
+            if not self._loaded.has(number) and not self._blocks_are_cached(*self._block(number)):
+                return max(start, number * BLOCK_BYTES)
+        return stop
 
     def _span_is_cached(self, start: int, stop: int) -> bool:
         """Return whether the log is cached from ``start`` to ``stop``, and these are not far apart."""
@@ -155,11 +232,15 @@ class ColdFinder:
     def _blocks_are_cached(self, start: int, end: int) -> bool:
         now = self._clock.monotonic()
         fresh = self._fresh
-        for block in range(start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES + 1):
+        for block in block_numbers(start, end):
             if fresh.get(block, 0.0) > now:
                 continue
-            begin = block * BLOCK_BYTES
-            if not self._is_cached(max(begin, self._log.min_offset), min(begin + BLOCK_BYTES, self._log.committed_end)):
+            if self._partial.get(block, 0.0) > now:
+                return False
+            if not self._is_cached(*self._block(block)):
+                if len(self._partial) >= _MAX_REMEMBERED:
+                    self._partial.clear()
+                self._partial[block] = now + FRESH_S
                 return False
             if len(fresh) >= _MAX_REMEMBERED:
                 fresh.clear()
@@ -204,18 +285,14 @@ class ColdFinder:
 
     def _all_in_cached_blocks(self, records: Sequence[_Record]) -> bool:
         """Return whether each record lies in blocks that are cached as a whole: the queues of many topics share these blocks."""
-        low, high, now = self._log.min_offset, self._log.committed_end, self._clock.monotonic()
+        low, high = self._log.min_offset, self._log.committed_end
         blocks = {begin // BLOCK_BYTES for begin, _ in records} | {(begin + size - 1) // BLOCK_BYTES for begin, size in records}
         if len(blocks) > MAX_RUNS or min(blocks) < low // BLOCK_BYTES or max(blocks) > (high - 1) // BLOCK_BYTES:
             return False
         for block in blocks:
-            if self._partial.get(block, 0.0) > now:
-                return False
-            begin = block * BLOCK_BYTES
-            if not self._blocks_are_cached(max(begin, low), min(begin + BLOCK_BYTES, high)):
-                if len(self._partial) >= _MAX_REMEMBERED:
-                    self._partial.clear()
-                self._partial[block] = now + FRESH_S
+            if self._loaded.has(block):
+                continue
+            if not self._blocks_are_cached(*self._block(block)):
                 return False
         return True
 

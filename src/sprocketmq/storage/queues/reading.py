@@ -22,6 +22,7 @@ from sprocketmq.protocol.layout import (
     RECORD_LAYOUT,
 )
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
+from sprocketmq.storage.log.loaded_blocks import LoadedBlocks, LogPart
 from sprocketmq.storage.queues.batch_queue import UNIT_COVERS, BatchConsumeQueue
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
@@ -86,11 +87,13 @@ class DiskLimits(NamedTuple):
 class QueueReader:
     """Reads the queues of a table from a log. Only for the thread that owns both."""
 
-    def __init__(self, log: CommitLog, table: QueueTable, max_filter_units: int) -> None:
+    def __init__(self, log: CommitLog, blocks: LoadedBlocks, table: QueueTable, max_filter_units: int) -> None:
         self._log = log
+        self._blocks = blocks
+        self._locate = blocks.locate
         self._table = table
         self._queues = table.queues
-        self._repair = QueueRepair(log, table)
+        self._repair = QueueRepair(log, blocks, table)
         self._filter_messages = max_filter_units
         self._filter_batched_messages = -(-max_filter_units * QUEUE_UNIT_BYTES // BATCH_UNIT_BYTES)
         self._written_from = _NEVER
@@ -156,7 +159,7 @@ class QueueReader:
         missing = False
         overhead = queue.overhead
         buffers: list[memoryview] = []
-        segment: Segment | None = None
+        segment: Segment | LogPart | None = None
         view = group_view = _NOTHING
         segment_start = segment_end = group_start = start = last = 0
         end = -1
@@ -166,7 +169,12 @@ class QueueReader:
         stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
         log_offset = -1
         identity = RECORD_IDENTITY.unpack_from
-        for log_offset, size, code in _queue_units(queue.read_units(offset, stop)):
+        units = queue.read_units(offset, stop)
+        # What is in a loaded block ends with the block, and its memory is used again.
+        loaded = 0 < self._blocks.end > _unpack_int64(units)[0]
+        if loaded:
+            written_from = _NEVER
+        for log_offset, size, code in _queue_units(units):
             # Extension units match until they themselves are read.
             if tag_codes is not None and code not in tag_codes and code >= LOWEST_TAGS_CODE and size > 0:
                 next_offset += 1
@@ -180,8 +188,8 @@ class QueueReader:
                 if unchecked and not self._has_size(last, end - last):
                     return self._read_doubting(queue, offset, max_count, max_bytes, tag_codes, disk, max_units)
                 unchecked = False
-                if segment is None or not segment_start <= log_offset < segment_end:
-                    segment = self._log.locate(log_offset)
+                if segment is None or not segment_start <= log_offset < segment_end or log_offset + size > segment_end:
+                    segment = self._locate(log_offset, size) if loaded else self._log.locate(log_offset)
                     if segment is not None:
                         segment_start, segment_end = segment.start, segment.start + segment.size
                         view = segment.view
@@ -200,7 +208,7 @@ class QueueReader:
                     missing = True
                     next_offset += 1
                     continue
-                if log_offset != end:  # not contiguous with the record before
+                if log_offset != end or view is not group_view:  # not contiguous in memory with the record before
                     if count:
                         if total + size > max_bytes:
                             break
@@ -225,7 +233,7 @@ class QueueReader:
             status = ReadStatus.MESSAGE_WAS_REMOVING if missing else ReadStatus.NO_MATCHED_MESSAGE
             return ReadResult(status, next_offset, low, high, [], 0, next_offset - offset, log_offset)
         buffers.append(group_view[start - group_start : end - group_start])
-        if len(buffers) > MAX_BUFFERS:
+        if loaded or len(buffers) > MAX_BUFFERS:
             buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, next_offset - offset, last)
 
@@ -245,7 +253,7 @@ class QueueReader:
 
     def _has_size(self, log_offset: int, size: int) -> bool:
         """Return whether the size field of the record at ``log_offset`` has this value."""
-        segment = self._log.locate(log_offset)
+        segment = self._locate(log_offset, size)
         return segment is not None and _unpack_int32(segment.view, log_offset - segment.start)[0] == size
 
     def _read_batches(
@@ -272,7 +280,7 @@ class QueueReader:
         missing = seen = full = False
         log_offset = -1
         before = -1  # the number of the unit whose count is not yet confirmed by the next unit
-        pieces: list[tuple[Segment, int, int]] = []
+        pieces: list[tuple[Segment | LogPart, int, int]] = []
         while number < last and not full:
             for unit in _batch_units(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
                 log_offset, size, code, _, base, covered, _, _ = unit
@@ -303,7 +311,7 @@ class QueueReader:
                     max_count, max_bytes = min(max_count, disk.max_count), min(max_bytes, disk.max_bytes)
                 count += covered
                 total += size
-                if pieces and pieces[-1][2] == log_offset and pieces[-1][0] is segment:
+                if pieces and pieces[-1][2] == log_offset and pieces[-1][0].view is segment.view:
                     pieces[-1] = (segment, pieces[-1][1], log_offset + size)
                 else:
                     pieces.append((segment, log_offset, log_offset + size))
@@ -317,7 +325,7 @@ class QueueReader:
             work = _BATCH_UNIT_WORK * (number - first)
             return ReadResult(status, min(max(next_offset, offset + 1), high), low, high, [], 0, work, log_offset)
         buffers = [segment.view[start - segment.start : end - segment.start] for segment, start, end in pieces]
-        if len(buffers) > MAX_BUFFERS:
+        if len(buffers) > MAX_BUFFERS or any(isinstance(segment, LogPart) for segment, _, _ in pieces):
             buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first), log_offset)
 
@@ -395,7 +403,7 @@ class QueueReader:
             log_offset, size, _ = queue.unit(offset)
             if not self._repair.is_record(queue, offset, log_offset, size):
                 return -1
-        segment = self._log.locate(log_offset)
+        segment = self._locate(log_offset, size)
         assert segment is not None
         return _store_time(segment, log_offset)
 
@@ -414,7 +422,7 @@ class QueueReader:
         return list(_queue_units(queue.read_units(offset, min(offset + count, queue.visible))))
 
 
-def _store_time(segment: Segment, log_offset: int) -> int:
+def _store_time(segment: Segment | LogPart, log_offset: int) -> int:
     file_pos = log_offset - segment.start
     born_v6 = _unpack_int32(segment.view, file_pos + _SYS_FLAG_AT)[0] & SYSFLAG_BORN_HOST_V6
     time_at = file_pos + _TIME_AT + (HOST_V6_BYTES - HOST_V4_BYTES if born_v6 else 0)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sprocketmq.protocol.layout import BATCH_UNIT, MAGIC_V1, MAGIC_V2, QUEUE_UNIT, RECORD_LAYOUT
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
+from sprocketmq.storage.log.loaded_blocks import LoadedBlocks, LogPart
 from sprocketmq.storage.log.recovery import LogScan, Scanned, parse_record
 from sprocketmq.storage.queues.batch_queue import COMPACTED, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
@@ -21,21 +22,22 @@ _REPAIR_UNITS = 4096
 class QueueRepair:
     """Compares the units of a table's queues with the records of a log, and repairs them. Only for the thread that owns both."""
 
-    def __init__(self, log: CommitLog, table: QueueTable) -> None:
+    def __init__(self, log: CommitLog, blocks: LoadedBlocks, table: QueueTable) -> None:
         self._log = log
+        self._locate = blocks.locate
         self._table = table
 
     def is_record(self, queue: ConsumeQueue, offset: int, log_offset: int, size: int) -> bool:
         """Return whether the log has the record of queue offset ``offset`` at ``log_offset`` with this size."""
-        segment = self._log.locate(log_offset)
+        segment = self._locate(log_offset, size)
         if segment is None or size < queue.overhead or log_offset + size > segment.start + segment.size:
             return False
         return _identifies(segment, queue.queue_id, offset, log_offset, size)
 
-    def batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | None:
-        """Return the segment that holds the record of a unit; None when there is no such record."""
+    def batch_segment(self, queue: BatchConsumeQueue, unit: BatchUnit) -> Segment | LogPart | None:
+        """Return the part of the log that holds the record of a unit; None when there is no such record."""
         log_offset, size, _, _, base, covered, _, _ = unit
-        segment = self._log.locate(log_offset)
+        segment = self._locate(log_offset, size)
         if segment is None or covered <= 0 or size < queue.overhead or log_offset + size > segment.start + segment.size:
             return None
         return segment if _identifies(segment, queue.queue_id, base, log_offset, size) else None
@@ -43,7 +45,7 @@ class QueueRepair:
     def has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
         """Return whether a unit covers as many queue offsets as its record."""
         unit = queue.unit(number)
-        segment = self._log.locate(unit[0])
+        segment = self._locate(unit[0], unit[1])
         record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
         return record is not None and record.count == unit[5]
 
@@ -147,7 +149,7 @@ def _in_line(records: Iterator[Scanned], expected: int) -> Iterator[Scanned]:
         yield held
 
 
-def _identifies(segment: Segment, queue_id: int, offset: int, log_offset: int, size: int) -> bool:
+def _identifies(segment: Segment | LogPart, queue_id: int, offset: int, log_offset: int, size: int) -> bool:
     """Return whether the record at ``log_offset`` has these identifying fields."""
     own_size, magic, *rest = RECORD_IDENTITY.unpack_from(segment.view, log_offset - segment.start)
     return own_size == size and magic in (MAGIC_V1, MAGIC_V2) and rest == [queue_id, offset, log_offset]

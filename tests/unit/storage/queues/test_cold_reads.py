@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sprocketmq.storage.log import loaded_blocks
 from sprocketmq.storage.queues import cold_reads
 from sprocketmq.storage.store import ColdRead, ReadStatus
 
@@ -74,6 +75,8 @@ def test_an_offset_outside_the_queue_needs_nothing(bench: Any, cold: None, offse
 
 def test_many_records_that_lie_close_are_loaded_by_whole_blocks(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(loaded_blocks, "MAX_BLOCKS", 0)  # they go through the page cache
     for _ in range(40):
         bench.send_batch([b"x" * 1000] * 10)
         bench.send(b"between", "other")
@@ -83,6 +86,15 @@ def test_many_records_that_lie_close_are_loaded_by_whole_blocks(bench: Any, cold
     length = sum(end - begin for begin, end in log_parts(found))
     assert length % 100_000 == 0
     assert length > 256 * 1000
+
+
+def test_a_read_that_would_need_many_blocks_is_limited(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "MAX_BLOCKS_BYTES", 50_000)
+    for _ in range(40):
+        bench.send_batch([b"x" * 1000] * 10)
+    found = bench.store.find_cold("orders", 0, 0, 400)
+    assert found is not None
+    assert 30 <= found.max_units <= 50
 
 
 def test_records_far_apart_are_loaded_by_themselves(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> None:
