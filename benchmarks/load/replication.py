@@ -17,8 +17,8 @@ compared with its master's. The result is written after each round. Exits 1 when
 cannot run the comparison.
 
 The logs need memory for their pages, and in a virtual machine memory that the host has to provide first costs several times as much: before
-each figure as much memory is touched and freed again. ``loopback_us_per_kib`` is what sending alone costs, without any broker; ``limit`` is the
-ratio of an asynchronous master for which a slave costs that and nothing else.
+each figure as much memory is touched and freed again, twice as much where a slave has a log, too. ``loopback_us_per_kib`` is what sending alone
+costs, without any broker; ``limit`` is the ratio of an asynchronous master for which a slave costs that and nothing else.
 """
 
 import argparse
@@ -69,7 +69,7 @@ CATCH_UP_S = 60.0
 # How far queues and key index of a slave may be behind its log, and how often it is asked.
 BEHIND_GOAL_MS = 1000.0
 BEHIND_EVERY_S = 0.1
-# More than the logs of all sides grow by while one figure is taken.
+# More than one log grows by while a figure is taken.
 TOUCHED_BYTES = 3 << 30
 LOOPBACK_BYTES = 512 << 20
 # Two masters and two slaves of Apache's run one after the other, but beside our processes: half the heap of the other comparisons.
@@ -229,7 +229,7 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
             taken.append({name: cpu_s(pid) for name, pid in pids.items()})
 
     write_out(sides, options.settle)
-    touch_memory(TOUCHED_BYTES)
+    touch_memory(TOUCHED_BYTES * len(pids))
     sampler = threading.Thread(target=sample)
     sampler.start()
     try:
