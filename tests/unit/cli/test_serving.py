@@ -20,6 +20,7 @@ from sprocketmq.cli.stopping import watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.net.loops import SWITCH_INTERVAL_S
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
 
@@ -151,11 +152,11 @@ def test_a_server_started_as_a_child_ends_with_its_standard_input(serving, tmp_p
 
 
 @pytest.mark.parametrize("verb", ["serve", "broker", "namesrv"])
-def test_what_a_server_has_loaded_is_exempt_from_garbage_collection(tmp_path, verb):
+def test_a_server_of_its_own_process_exempts_what_it_has_loaded_from_garbage_collection_and_switches_threads_often(tmp_path, verb):
     program = (
         "import atexit, gc, sys\n"
         "from sprocketmq.cli.app import main\n"
-        "atexit.register(lambda: print(gc.get_freeze_count()))\n"
+        "atexit.register(lambda: print(gc.get_freeze_count(), sys.getswitchinterval()))\n"
         "sys.exit(main())"
     )
     arguments = {
@@ -167,7 +168,9 @@ def test_what_a_server_has_loaded_is_exempt_from_garbage_collection(tmp_path, ve
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("ready ")
         printed, _ = process.communicate(timeout=60)
-    assert int(printed) > 10_000
+    frozen, interval = printed.split()
+    assert int(frozen) > 10_000
+    assert float(interval) == SWITCH_INTERVAL_S
 
 
 def run_until_it_ends(*arguments, **streams):
