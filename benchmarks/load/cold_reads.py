@@ -1,10 +1,10 @@
 """Send while another group reads old messages from the disk, beside the same sends alone: what one consumer far behind costs the senders.
 
-A store is filled, the page cache of its files is dropped, and a broker is started on it, on the loop that ``serve`` has. A client sends at a
-steady rate, each message by itself, in rounds: alone, then while a pull consumer reads the store from its first message on, as fast as it
-can; the cache is dropped again before each such round. The broker, the sender and the reader are processes of their own; the reader is
-scheduled as SCHED_IDLE, because one on another machine would take no CPU from the senders. Exits 1 when the median over the rounds of the
-senders' p99 beside the reader is more than 1.5 times the one alone.
+A store is filled, the page cache of its files is dropped, and a broker is started on it, with what ``serve`` does for its process. A client
+sends at a steady rate, each message by itself, in rounds: alone, then while a pull consumer reads the store from its first message on, as
+fast as it can; the cache is dropped again before each such round. The broker, the sender and the reader are processes of their own; the
+reader is scheduled as SCHED_IDLE, because one on another machine would take no CPU from the senders. Exits 1 when the median over the rounds
+of the senders' p99 beside the reader is more than 1.5 times the one alone.
 """
 
 import argparse
@@ -29,7 +29,8 @@ import asyncio, sys
 from pathlib import Path
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
-from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.loops import new_event_loop, switch_threads_often
+from sprocketmq.net.memory import freeze_what_is_loaded
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.storage.store import StoreConfig
@@ -40,6 +41,8 @@ async def serve():
     store = StoreConfig(Path(sys.argv[1]), disk_warning_ratio=1.0)
     broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,)))
     await broker.start()
+    freeze_what_is_loaded()
+    switch_threads_often()
     print(namesrv.address, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await broker.stop()
@@ -49,7 +52,9 @@ with asyncio.Runner(loop_factory=new_event_loop) as runner:
     runner.run(serve())
 """
 READ = """
-import asyncio, json, os, sys, time
+import os
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # before the imports, which take a tenth of a second
+import asyncio, json, sys, time
 from sprocketmq import PullConsumer
 
 async def read():
@@ -68,7 +73,6 @@ async def read():
         await asyncio.gather(*map(one, queues))
         print(json.dumps({"bytes": total, "messages": count, "seconds": time.monotonic() - began}), flush=True)
 
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 asyncio.run(read())
 """
 

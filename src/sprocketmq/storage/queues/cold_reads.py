@@ -36,7 +36,7 @@ MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
 MAX_BLOCKS_BYTES = 2 * BLOCK_BYTES
 # The units of a queue are read ahead of the reads that need them.
-QUEUE_AHEAD_BYTES = 1 << 20
+QUEUE_AHEAD_BYTES = 256 << 10
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
 AHEAD_UNITS = 1024
 AHEAD_BATCH_UNITS = 64
