@@ -29,8 +29,8 @@ import asyncio, sys
 from pathlib import Path
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.server import Broker
-from sprocketmq.net.loops import new_event_loop, switch_threads_often
-from sprocketmq.net.memory import freeze_what_is_loaded
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.own_process import settle_own_process
 from sprocketmq.namesrv.server import NameServer, NameServerConfig
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.storage.store import StoreConfig
@@ -41,8 +41,7 @@ async def serve():
     store = StoreConfig(Path(sys.argv[1]), disk_warning_ratio=1.0)
     broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,)))
     await broker.start()
-    freeze_what_is_loaded()
-    switch_threads_often()
+    settle_own_process()
     print(namesrv.address, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await broker.stop()

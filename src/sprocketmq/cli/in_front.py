@@ -13,8 +13,8 @@ from sprocketmq.cli.serving_options import LOG_SETTINGS, add_cluster_options, ad
 from sprocketmq.cli.serving_verbs import DESCRIPTIONS
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.variables import OptionsWithVariables
-from sprocketmq.net.loops import new_event_loop, switch_threads_often
-from sprocketmq.net.memory import freeze_what_is_loaded
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.own_process import settle_own_process
 
 
 class Server(Protocol):
@@ -71,8 +71,7 @@ async def serve_until_stopped(server: Server, stop: asyncio.Event, announce: Cal
         await server.start()
         try:
             print_ready(announce())
-            freeze_what_is_loaded()
-            switch_threads_often()
+            settle_own_process()
             await stop.wait()
         finally:
             await server.stop()

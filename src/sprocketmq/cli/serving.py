@@ -23,8 +23,8 @@ from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
-from sprocketmq.net.loops import new_event_loop, switch_threads_often
-from sprocketmq.net.memory import freeze_what_is_loaded
+from sprocketmq.net.loops import new_event_loop
+from sprocketmq.net.own_process import settle_own_process
 from sprocketmq.processes.members import check_arrangement, members_of
 
 log = logging.getLogger(__name__)
@@ -184,8 +184,7 @@ async def _serve_until(
             settings=settings.changes(),
         )
         print_ready(ready)
-        freeze_what_is_loaded()
-        switch_threads_often()
+        settle_own_process()
         failure = await _until_first([end() for end in ends])
         if failure is not None:
             for handler in logging.getLogger().handlers:

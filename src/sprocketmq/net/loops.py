@@ -12,7 +12,6 @@ Coroutines are made on the loop. One made by the caller would never be awaited i
 
 import asyncio
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -27,9 +26,6 @@ _T = TypeVar("_T")
 
 # How long ``stop`` waits for the thread: its tasks are cancelled, so it ends soon unless one of them blocks.
 STOP_TIMEOUT_S = 5.0
-# How long a thread that computes may keep a server's loop waiting each time (``sys.setswitchinterval``). With Python's 5 ms the p99 of
-# sends beside a group that reads from the disk is an eighth longer.
-SWITCH_INTERVAL_S = 0.0005
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -39,11 +35,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def switch_threads_often() -> None:
-    """Let other threads keep the loop of this process waiting for ``SWITCH_INTERVAL_S`` at most; for a server of its own process."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def ends_program(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from sprocketmq.cli.stopping import watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
-from sprocketmq.net.loops import SWITCH_INTERVAL_S
+from sprocketmq.net.own_process import SWITCH_INTERVAL_S
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import wait_until
 
