@@ -16,14 +16,13 @@ the median of those of the rounds, as what a message costs depends on what else 
 compared with its master's. The result is written after each round. Exits 1 when a goal is missed or a log differs, 2 when the machine
 cannot run the comparison.
 
-The logs need memory for their pages, and in a virtual machine memory that the host has to provide first costs several times as much: before
-each figure as much memory is touched and freed again, twice as much where a slave has a log, too. ``loopback_us_per_kib`` is what sending alone
-costs, without any broker; ``limit`` is the ratio of an asynchronous master for which a slave costs that and nothing else.
+The logs need memory for their pages, and in a virtual machine memory that the host has to provide first costs several times as much: as much
+is touched before each figure and freed while it is taken, twice as much where a slave has a log, too. ``loopback_us_per_kib`` is what sending
+alone costs, without any broker; ``limit`` is the ratio of an asynchronous master for which a slave costs that and nothing else.
 """
 
 import argparse
 import contextlib
-import mmap
 import os
 import socket
 import statistics
@@ -32,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from benchmarks.load.rounds import (
     QUEUES,
     Figures,
     Workload,
+    memory_for,
     one_round,
     report_verdicts,
     require_apache,
@@ -59,7 +59,7 @@ from benchmarks.report import spread, write_result
 from sprocketmq import sync
 
 TOPIC = Topic("LoadTest", QUEUES, batch_queues=True)
-AUTO = Workload("auto-batchcq", "load_submit", None, {"senders": 2, "in_flight": 10_000, "auto_batch": True})
+AUTO = replace(rounds.AUTO, arguments=rounds.AUTO.arguments | {"in_flight": 10_000})
 SINGLE = Workload("sync-64", "load_single", None, {"senders": 64})
 HALF = "open-half"
 ALONE, OURS, THEIRS = "alone", "ours", "theirs"
@@ -69,8 +69,6 @@ CATCH_UP_S = 60.0
 # How far queues and key index of a slave may be behind its log, and how often it is asked.
 BEHIND_GOAL_MS = 1000.0
 BEHIND_EVERY_S = 0.1
-# More than one log grows by while a figure is taken.
-TOUCHED_BYTES = 3 << 30
 LOOPBACK_BYTES = 512 << 20
 # Two masters and two slaves of Apache's run one after the other, but beside our processes: half the heap of the other comparisons.
 SLAVE_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
@@ -229,28 +227,19 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
             taken.append({name: cpu_s(pid) for name, pid in pids.items()})
 
     write_out(sides, options.settle)
-    touch_memory(TOUCHED_BYTES * len(pids))
     sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        with watched(side.behind if workload is AUTO else None) as behind:
-            figures = one_round(side, sides, workload, options.warm, seconds)
-    finally:
-        stop.set()
-        sampler.join()
+    with memory_for(workload, options.warm + seconds, logs=len(pids)):
+        sampler.start()
+        try:
+            with watched(side.behind if workload is AUTO else None) as behind:
+                figures = one_round(side, sides, workload, options.warm, seconds)
+        finally:
+            stop.set()
+            sampler.join()
     figures.update(behind)
     for name in pids:
         figures[f"{name}_cpu_us"] = (taken[1][name] - taken[0][name]) / figures["messages"] * 1e6
     return figures
-
-
-def touch_memory(count: int) -> None:
-    """Have the host provide ``count`` bytes of memory, and leave them to the system."""
-    step = 1 << 20
-    some = b"\1" * step
-    with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        for begin in range(0, count - step + 1, step):
-            memory[begin : begin + step] = some
 
 
 def loopback_us_per_kib() -> float:
