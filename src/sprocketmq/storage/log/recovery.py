@@ -153,9 +153,8 @@ class LogScan:
             view = segment.view if size == segment.size else segment.view[: max(size, 0)]
             pos = max(self._start, base) - base
             while pos < size:
-                records, used, wanted = parse_records(
-                    bytes(view[pos : min(pos + window_bytes, size)]), base + pos, segment.size - pos, check_crc=self._check_crc
-                )
+                window = view[pos : min(pos + window_bytes, size)]
+                records, used, wanted = parse_records(window, base + pos, segment.size - pos, check_crc=self._check_crc)
                 if not records and wanted > MAX_RECORD_SIZE:
                     # Checked where it lies: no copy of what may be a gigabyte.
                     record = parse_record(view, base, pos, check_crc=self._check_crc)
@@ -235,7 +234,7 @@ def is_blank(view: memoryview, pos: int) -> bool:
     return bool(magic == MAGIC_BLANK and size == len(view) - pos)
 
 
-def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
+def parse_records(data: memoryview, log_offset: int, room: int, *, check_crc: bool) -> tuple[list[Scanned], int, int]:
     """Return the records at the beginning of ``data``, how many bytes they take, and how many the next one needs to be judged.
 
     ``data`` is a part of a segment that begins at ``log_offset``; the segment has ``room`` bytes from there on. Parsing stops at the first
@@ -243,7 +242,6 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
     """
     records: list[Scanned] = []
     add = records.append
-    view = memoryview(data)
     total = len(data)
     unpack = _HEAD_V4.unpack_from
     pos = 0
@@ -259,7 +257,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
             return records, pos, size if whole else 0
         topic_at = pos + _TOPIC_AT + n
         if magic != MAGIC_V1 or sys_flag & SYSFLAG_ANY_HOST_V6:
-            record = parse_record(view, log_offset, pos, check_crc=check_crc)
+            record = parse_record(data, log_offset, pos, check_crc=check_crc)
             if record is None:
                 return records, pos, 0
             add(record)
@@ -267,14 +265,14 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
             continue
         if own != log_offset + pos or n < 0 or topic_at + 2 > end or queue_id < 0 or queue_offset < 0:
             return records, pos, 0
-        rest = data[topic_at:end]
+        rest = bytes(data[topic_at:end])
         topic_length = data[topic_at - 1]
         props_at = topic_length + 2
         if not topic_length or props_at > len(rest) or rest[topic_length] > 127:
             return records, pos, 0
         if rest[topic_length] << 8 | rest[topic_length + 1] != len(rest) - props_at:
             return records, pos, 0
-        if check_crc and n and full_crc32(view[pos + RECORD_HEAD_BYTES : topic_at - 1]) & 0x7FFFFFFF != crc:
+        if check_crc and n and full_crc32(data[pos + RECORD_HEAD_BYTES : topic_at - 1]) & 0x7FFFFFFF != crc:
             return records, pos, 0
         topic = rest[:topic_length]
         if topic != previous_topic:
@@ -297,7 +295,7 @@ def parse_records(data: bytes, log_offset: int, room: int, *, check_crc: bool) -
         count = 1
         if sys_flag & SYSFLAG_INNER_BATCH:
             queue_offset, count = covered_offsets(properties, queue_offset)
-            if check_crc and not is_whole_batch(view[pos + RECORD_HEAD_BYTES : topic_at - 1], count, sys_flag):
+            if check_crc and not is_whole_batch(data[pos + RECORD_HEAD_BYTES : topic_at - 1], count, sys_flag):
                 return records, pos, 0
         add(Scanned(topic, queue_id, queue_offset, own, size, code, sys_flag, store_time, count, properties))
         pos = end

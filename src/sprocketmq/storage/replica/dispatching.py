@@ -75,11 +75,11 @@ class Dispatcher:
         return (taken or self._pass_over(segment, file_pos, held)) and self.end < log.committed_end
 
     def _take_few(self, segment: Segment, file_pos: int, held: int) -> bool:
-        data = bytes(segment.view[file_pos : min(file_pos + _FEW_BYTES, held)])
+        data = segment.view[file_pos : min(file_pos + _FEW_BYTES, held)]
         room = segment.size - file_pos
         records, used, wanted = parse_records(data, segment.start + file_pos, room, check_crc=True)
         if not records and len(data) < wanted <= held - file_pos:
-            data = bytes(segment.view[file_pos : file_pos + wanted])
+            data = segment.view[file_pos : file_pos + wanted]
             records, used, wanted = parse_records(data, segment.start + file_pos, room, check_crc=True)
         if records:
             end = segment.start + file_pos + used

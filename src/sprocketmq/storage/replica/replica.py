@@ -149,17 +149,21 @@ class Replica:
         """
         log = self._log
         view = memoryview(data)
-        record, wanted, taken = bytearray(self._part), self._part_bytes, 0
+        record, held, wanted, taken = self._part, len(self._part), self._part_bytes, 0
         stop, unknown = 0, False
         while not stop and not unknown:
             missing = wanted - len(record)
             record += view[taken : taken + missing]
             taken += missing
             if taken > len(view):
-                self._part, self._part_bytes = record, wanted
+                self._part_bytes = wanted
                 return view[:0]
             stop, wanted, unknown = whole_records(memoryview(record), log.committed_end, log.segment_bytes)
-        log.append_raw(memoryview(record))
+        try:
+            log.append_raw(memoryview(record))
+        except (StoreFailed, StoreWriteFailed):
+            self._part = record[:held]
+            raise
         self._forget_part()
         self._unknown = unknown
         return view[taken:]
@@ -229,7 +233,7 @@ class Replica:
             self._cut(end)
 
     def _forget_part(self) -> None:
-        self._part.clear()
+        self._part = bytearray()
         self._part_bytes = 0
 
     def _cut(self, end: int) -> None:

@@ -108,7 +108,7 @@ def units_of(chunk: ParsedChunk, batch_topics: frozenset[bytes]) -> dict[tuple[b
 
 def check(data: bytes, base: int, begin: int, limit: int, batch_topics: frozenset[bytes] = frozenset()) -> ParsedChunk:
     """Parse ``data`` both ways from ``begin`` on, compare, and return the chunk."""
-    scanned, _, _ = parse_records(data[begin:], base + begin, len(data) - begin, check_crc=True)
+    scanned, _, _ = parse_records(memoryview(data)[begin:], base + begin, len(data) - begin, check_crc=True)
     scanned = [s for s in scanned if s.log_offset - base < limit]
     chunk = parse_chunk(memoryview(data), base, begin, limit, batch_topics=batch_topics)
     assert chunk.records == len(scanned)
