@@ -13,8 +13,8 @@ from sprocketmq.net.address import format_address
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
-# A turn of the loop that has queued this much writes it at once, so that the peer can work on it meanwhile.
-EARLY_WRITE_BYTES = 64 << 10
+# A turn of the loop that has queued this much writes it at once, so that the peer can work on it meanwhile: less than a batch of AutoBatch.
+EARLY_WRITE_BYTES = 16 << 10
 # The same while requests are handled: few answers are this large, and they need not wait for the others.
 EARLY_ANSWER_BYTES = 1 << 20
 

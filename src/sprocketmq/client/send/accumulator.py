@@ -322,7 +322,8 @@ class Accumulator(Generic[_M]):
     def _open(self, batch: Batch[_M]) -> None:
         batch.opened_at = self._now()
         unanswered = self._in_flight.get(batch.key, 0)
-        batch.limit = min(max(self._max_bytes, unanswered), self._busy_bytes)
+        # Half: were it all, senders who wait for their answers would end up in one batch, and client and broker would take turns.
+        batch.limit = min(max(self._max_bytes, unanswered // 2), self._busy_bytes)
         self.open[batch.key] = batch
         if self._adaptive and not unanswered:
             self._eager.append(batch)

@@ -10,7 +10,7 @@ MAX_BATCH_BYTES = 2 << 20
 MAX_DELAY_MS = 30_000
 # RIP-27's default.
 BATCH_BYTES = 32 * 1024
-# A larger batch saves both sides requests. While this much of its key is unanswered it delays nothing: the broker has work meanwhile.
+# A larger batch saves both sides requests. While twice as much of its key is unanswered it delays nothing: the broker has work meanwhile.
 BUSY_BATCH_BYTES = 256 * 1024
 
 
@@ -20,8 +20,8 @@ class Batching:
 
     Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
     ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
-    latest. The default, None, is 32 KiB, or as much as is unanswered of the messages that may travel together, up to 256 KiB: batches grow
-    while the brokers are behind.
+    latest. The default, None, is 32 KiB, or half of what is unanswered of the messages that may travel together, up to 256 KiB: batches
+    grow while the brokers are behind.
 
     Messages that are larger (with None: than 32 KiB), or that come while batches of ``total_max_bytes`` are not answered yet, are sent by
     themselves; a batch of one travels as an ordinary message.

@@ -1,4 +1,4 @@
-from collections import Counter
+from collections import Counter, deque
 from types import MappingProxyType
 
 import pytest
@@ -285,12 +285,22 @@ def gathered(accumulator, amount, *, key=KEY):
     return taken(accumulator)
 
 
-def test_without_a_limit_of_ones_own_batches_grow_with_what_is_unanswered_of_their_key():
+def test_without_a_limit_of_ones_own_batches_grow_to_half_of_what_is_unanswered_of_their_key():
     accumulator = gathering()
     first = gathered(accumulator, 32)
     assert [batch.size for batch in first] == [32 << 10]
-    assert [batch.size >> 10 for batch in gathered(accumulator, 32 + 64 + 128 + 3 * 256)] == [32, 64, 128, 256, 256, 256]
+    assert [batch.size >> 10 for batch in gathered(accumulator, 1242)] == [32, 32, 48, 72, 108, 162, 243, 256, 256]
     assert [batch.size >> 10 for batch in gathered(accumulator, 32, key=("other", None, True, None))] == [32]
+
+
+def test_senders_that_wait_for_their_answers_do_not_all_wait_for_one_batch():
+    accumulator = gathering()
+    in_flight = deque(gathered(accumulator, 256))
+    for _ in range(100):  # who was answered sends again
+        batch = in_flight.popleft()
+        accumulator.done(batch)
+        in_flight += gathered(accumulator, len(batch.members))
+        assert max(one.size for one in in_flight) <= 128 << 10
 
 
 def test_batches_are_small_again_when_all_is_answered():

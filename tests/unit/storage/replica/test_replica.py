@@ -275,6 +275,26 @@ def test_a_full_disk_tears_nothing(pair):
     assert_equal(master, other)
 
 
+def test_what_has_arrived_of_a_record_is_kept_when_the_disk_refuses_its_end(pair):
+    master, other = pair
+    master.stage(b"a body that arrives in two pieces" * 9)
+    master.store.commit()
+    log = master.store.raw(0, 1 << 20)
+    replica = other.store.follow()
+    replica.append(0, log[:200])
+    for stop in (300, len(log)):
+        other.fs.fail("pwrite", errno.ENOSPC, path="commitlog")
+        if stop == len(log):
+            with pytest.raises(StoreWriteFailed):
+                replica.append(replica.end, log[replica.end : stop])
+            assert replica.end == 300
+        other.fs.heal()
+        replica.append(replica.end, log[replica.end : stop])
+    assert replica.end == len(log) == replica.record_end
+    replica.dispatch(1 << 20)
+    assert_equal(master, other)
+
+
 def test_after_a_failed_flush_nothing_is_appended(pair, eio):
     master, other = pair
     master.stage(b"one")
