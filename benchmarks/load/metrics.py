@@ -30,7 +30,6 @@ from benchmarks.load.rounds import (
     QUEUES,
     Figures,
     Workload,
-    memory_for,
     one_round,
     report_verdicts,
     store_directory,
@@ -113,7 +112,7 @@ def measured(side: Measured, sides: Sequence[Measured], workload: Workload, opti
             one.drop_page_cache()
     wait_until_quiet(options.settle)
     before = cpu_s(side.server_pid)
-    with memory_for(workload, options.warm + options.seconds), scraping(side, options.scrape):
+    with scraping(side, options.scrape):
         figures = one_round(side, sides, workload, options.warm, options.seconds)
     if figures["errors"]:
         raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")

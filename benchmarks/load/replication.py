@@ -39,12 +39,12 @@ from typing import Any
 from tests.interop import apache
 
 from benchmarks.load import rounds
+from benchmarks.load.memory import provided_memory
 from benchmarks.load.rounds import (
     BODY_BYTES,
     QUEUES,
     Figures,
     Workload,
-    memory_for,
     one_round,
     report_verdicts,
     require_apache,
@@ -65,6 +65,8 @@ HALF = "open-half"
 ALONE, OURS, THEIRS = "alone", "ours", "theirs"
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
 DISK_BYTES = 48 << 30
+# More than a workload writes to a log in a second; the rate of open-half is given.
+LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_single": 1 << 28}
 CATCH_UP_S = 60.0
 # How far queues and key index of a slave may be behind its log, and how often it is asked.
 BEHIND_GOAL_MS = 1000.0
@@ -228,7 +230,8 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
 
     write_out(sides, options.settle)
     sampler = threading.Thread(target=sample)
-    with memory_for(workload, options.warm + seconds, logs=len(pids)):
+    duration_s = options.warm + seconds
+    with provided_memory(int(LOG_BYTES_PER_S.get(workload.op, 0) * len(pids) * duration_s), duration_s):
         sampler.start()
         try:
             with watched(side.behind if workload is AUTO else None) as behind:

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from tests.interop import apache
 
-from benchmarks.load.memory import provided_memory
 from benchmarks.load.sides import Side, Topic, busy_cpu_s, create_topic, ours, theirs, wait_for_route
 from benchmarks.report import spread, write_result
 
@@ -29,8 +28,6 @@ QUEUES = 8
 QUIET = 0.15
 # A JVM keeps getting faster for this long; a Python process has nothing to compile, only files and connections to open.
 OUR_FIRST_WARM_S = 3.0
-# More than a workload writes to a log, by its operation; those at a fixed rate write little.
-LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_batch": 1 << 30, "load_single": 1 << 29}
 
 W = TypeVar("W")
 S = TypeVar("S")
@@ -100,11 +97,6 @@ def one_round(side: Side, sides: Sequence[Side], workload: Workload, warm_s: flo
     return figures
 
 
-def memory_for(workload: Workload, seconds: float, *, logs: int = 1) -> contextlib.AbstractContextManager[None]:
-    """Return what keeps memory at hand for what a workload writes to ``logs`` logs in ``seconds`` seconds, from the block's beginning on."""
-    return provided_memory(int(LOG_BYTES_PER_S.get(workload.op, 0) * logs * seconds), seconds)
-
-
 def settled_round(
     side: Side, sides: Sequence[Side], workload: Workload, options: argparse.Namespace, *, drop_page_cache: bool = True
 ) -> Figures:
@@ -118,8 +110,7 @@ def settled_round(
             for one in sides:
                 one.drop_page_cache()
         wait_until_quiet(options.settle)
-        with memory_for(workload, options.warm + options.seconds):
-            runs.append(one_round(side, sides, workload, options.warm, options.seconds))
+        runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
             break
     return min(runs, key=lambda run: run["foreign_cpu"])

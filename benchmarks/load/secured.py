@@ -46,7 +46,6 @@ from benchmarks.load.rounds import (
     QUEUES,
     Figures,
     Workload,
-    memory_for,
     one_round,
     report_verdicts,
     require_apache,
@@ -183,8 +182,7 @@ def measured(side: Measured, sides: Sequence[Measured], workload: Workload, opti
         side.fill_page_cache(options.messages * len(FILLED) * RECORD_BYTES)
     wait_until_quiet(options.settle)
     before = cpu_s(side.server_pid), cpu_s(side.client_pid)
-    with memory_for(workload, options.warm + options.seconds):
-        figures = one_round(side, sides, workload, options.warm, options.seconds)
+    figures = one_round(side, sides, workload, options.warm, options.seconds)
     if figures["errors"] and side.name != THEIRS:
         raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")
     # A timed load sends also before and after what is counted, at the same rate.
