@@ -45,7 +45,7 @@ class ColdReads(Generic[_P]):
 
     @property
     def waiting(self) -> list[_P]:
-        """The number of waiting pulls."""
+        """The waiting pulls, oldest first."""
         return list(self._waiting)
 
     @property

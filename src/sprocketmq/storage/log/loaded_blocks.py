@@ -128,6 +128,10 @@ class LoadedBlocks:
         block.pins += 1
         return block
 
+    def hold(self, block: LoadedBlock) -> None:
+        """Keep a pinned block for one more ``unpin``."""
+        block.pins += 1
+
     def unpin(self, block: LoadedBlock) -> None:
         """Let the memory of a block be taken for another one, once nothing else pins it."""
         block.pins -= 1

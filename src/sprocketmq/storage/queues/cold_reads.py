@@ -81,7 +81,7 @@ class ColdRead:
         """Keep the blocks until one more call of ``release``: a thread is going to load them."""
         if self._owner is not None:
             for block in self._blocks:
-                block.pins += 1
+                self._owner.hold(block)
 
     def release(self) -> None:
         """Let the memory of the blocks be used for others. Called by the thread that owns the store."""
