@@ -16,8 +16,8 @@ Goals: AutoBatch signed and checked 0.85 of plain; with TLS 0.5 of plain in send
 broker and client per message is counted from the begin of a round to its end. ``limit`` beside a ratio is what it would be if nothing but the
 cryptography were added, as spread over the cores as the rest is: the plain side's CPU time of a message, divided by itself and, for
 signatures, one HMAC of a KiB (``hmac_us_per_kib``) or two where the broker compares; for TLS the encryption and decryption of a KiB by
-Python's ssl module, without sockets (``tls_us_per_kib``). Exits 1 when a goal is missed, 2 when the machine cannot run
-the comparison.
+Python's ssl module, without sockets (``tls_us_per_kib``). Memory is at hand for the logs (``memory.py``): three brokers of ours grow beside each
+other. Exits 1 when a goal is missed, 2 when the machine cannot run the comparison.
 """
 
 import argparse
@@ -39,6 +39,7 @@ from tests.interop.secured import tls_client, tls_server
 
 from benchmarks.load import rounds
 from benchmarks.load.consume import FILL_BATCH, reading
+from benchmarks.load.memory import provided_memory
 from benchmarks.load.replication import cpu_s
 from benchmarks.load.rounds import (
     AUTO,
@@ -58,6 +59,8 @@ from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
 from benchmarks.report import spread, write_result
 from sprocketmq import Credentials
 
+# More than a load writes in a second.
+LOG_BYTES_PER_S = 1 << 30
 SENT = {"plain": Topic("LoadTest", QUEUES), "batchcq": Topic("LoadTestBatchCQ", QUEUES, batch_queues=True)}
 FILLED = {"plain": Topic("ConsumeTest", QUEUES), "batchcq": Topic("ConsumeTestBatchCQ", QUEUES, batch_queues=True)}
 PLAIN, SIGNED, CHECKED, TLS, THEIRS = "plain", "signed", "checked", "tls", "theirs"
@@ -182,7 +185,9 @@ def measured(side: Measured, sides: Sequence[Measured], workload: Workload, opti
         side.fill_page_cache(options.messages * len(FILLED) * RECORD_BYTES)
     wait_until_quiet(options.settle)
     before = cpu_s(side.server_pid), cpu_s(side.client_pid)
-    figures = one_round(side, sides, workload, options.warm, options.seconds)
+    duration_s = options.warm + options.seconds
+    with provided_memory(int(LOG_BYTES_PER_S * duration_s) if sends else 0, duration_s):
+        figures = one_round(side, sides, workload, options.warm, options.seconds)
     if figures["errors"] and side.name != THEIRS:
         raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")
     # A timed load sends also before and after what is counted, at the same rate.
