@@ -10,18 +10,22 @@ import mmap
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+
+import psutil
 
 PIECE_BYTES = 32 << 20
+# More than a load writes to a log in a second, by its operation; those at a given rate, and readers, need none.
+LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_single": 1 << 28}
 
 
 @contextlib.contextmanager
-def provided_memory(count: int, seconds: float) -> Iterator[None]:
-    """Touch ``count`` bytes before the block, at most half of what is available, and free them evenly in its first ``seconds`` seconds.
+def provided_memory(op: str, seconds: float, *, logs: int = 1) -> Iterator[None]:
+    """Touch what a load of ``seconds`` seconds may write to ``logs`` logs before the block, and free it evenly during those seconds.
 
-    Freed all at once, most would be the host's again before it is used.
+    That is at most half of the memory available. Freed all at once, most would be the host's again before it is used.
     """
-    number = min(count, available_bytes() // 2) // PIECE_BYTES
+    count = int(LOG_BYTES_PER_S.get(op, 0) * seconds * logs)
+    number = min(count, psutil.virtual_memory().available // 2) // PIECE_BYTES
     pieces = [touched(PIECE_BYTES) for _ in range(number)]
     ended = threading.Event()
 
@@ -50,11 +54,3 @@ def touched(count: int) -> mmap.mmap:
     for begin in range(0, count, mmap.PAGESIZE):
         memory[begin] = 1
     return memory
-
-
-def available_bytes() -> int:
-    """Return how much memory the system could give to processes."""
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise RuntimeError("/proc/meminfo says nothing of MemAvailable")

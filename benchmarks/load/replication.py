@@ -65,8 +65,6 @@ HALF = "open-half"
 ALONE, OURS, THEIRS = "alone", "ours", "theirs"
 MODES = ("ASYNC_MASTER", "SYNC_MASTER")
 DISK_BYTES = 48 << 30
-# More than a workload writes to a log in a second; the rate of open-half is given.
-LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_single": 1 << 28}
 CATCH_UP_S = 60.0
 # How far queues and key index of a slave may be behind its log, and how often it is asked.
 BEHIND_GOAL_MS = 1000.0
@@ -230,8 +228,7 @@ def measured(side: Pair, sides: Sequence[Pair], workload: Workload, options: arg
 
     write_out(sides, options.settle)
     sampler = threading.Thread(target=sample)
-    duration_s = options.warm + seconds
-    with provided_memory(int(LOG_BYTES_PER_S.get(workload.op, 0) * len(pids) * duration_s), duration_s):
+    with provided_memory(workload.op, options.warm + seconds, logs=len(pids)):
         sampler.start()
         try:
             with watched(side.behind if workload is AUTO else None) as behind:

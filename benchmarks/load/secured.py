@@ -59,8 +59,6 @@ from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
 from benchmarks.report import spread, write_result
 from sprocketmq import Credentials
 
-# More than a load writes in a second.
-LOG_BYTES_PER_S = 1 << 30
 SENT = {"plain": Topic("LoadTest", QUEUES), "batchcq": Topic("LoadTestBatchCQ", QUEUES, batch_queues=True)}
 FILLED = {"plain": Topic("ConsumeTest", QUEUES), "batchcq": Topic("ConsumeTestBatchCQ", QUEUES, batch_queues=True)}
 PLAIN, SIGNED, CHECKED, TLS, THEIRS = "plain", "signed", "checked", "tls", "theirs"
@@ -184,9 +182,8 @@ def measured(side: Measured, sides: Sequence[Measured], workload: Workload, opti
     else:  # which was dropped for the sends before
         side.fill_page_cache(options.messages * len(FILLED) * RECORD_BYTES)
     wait_until_quiet(options.settle)
-    before = cpu_s(side.server_pid), cpu_s(side.client_pid)
-    duration_s = options.warm + options.seconds
-    with provided_memory(int(LOG_BYTES_PER_S * duration_s) if sends else 0, duration_s):
+    with provided_memory(workload.op, options.warm + options.seconds):
+        before = cpu_s(side.server_pid), cpu_s(side.client_pid)
         figures = one_round(side, sides, workload, options.warm, options.seconds)
     if figures["errors"] and side.name != THEIRS:
         raise RuntimeError(f"{side.name} {workload.name}: {figures['errors']} failed, the first with {figures['first_error']}")
