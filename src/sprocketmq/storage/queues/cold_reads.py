@@ -1,8 +1,9 @@
 """What a read needs from the disk: another thread reads it first, so that the broker's loop does not wait.
 
-The end of the log counts as cached, as it was written last. Before it, the page cache is asked: per block of the log, or, where records lie
-far apart, per run of records. Blocks that are cached as a whole, and parts of queues whose records lie in such blocks, are remembered for
-two seconds, so that a consumer that continues reading rarely costs a look-up.
+The end of the log counts as cached, as it was written last, and so do the blocks before it as far as the page cache has all of them. Before
+that, the page cache is asked: per block of the log, or, where records lie far apart, per run of records. Blocks that are cached as a whole,
+and parts of queues whose records lie in such blocks, are remembered for two seconds, so that a consumer that continues reading rarely costs
+a look-up.
 
 Blocks whose records are wanted are read around the page cache (``log/loaded_blocks.py``), queue files and single records through it.
 """
@@ -40,6 +41,8 @@ QUEUE_AHEAD_BYTES = 256 << 10
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
 AHEAD_UNITS = 1024
 AHEAD_BATCH_UNITS = 64
+# The blocks at the end of the log that one read may look up. The next one continues.
+MAX_BLOCKS_MORE = 64
 _MAX_REMEMBERED = 4096
 
 _Part = tuple[str, int, int]
@@ -102,6 +105,9 @@ class ColdFinder:
         self._fresh: dict[int, float] = {}
         # Blocks that were not, and until when that is assumed.
         self._partial: dict[int, float] = {}
+        # Where the end of the log begins that is in the page cache as a whole, and until when that is assumed.
+        self._recent_from = 0
+        self._recent_until = 0.0
         # Parts of queues whose units and records were in the page cache: first queue offset, the one after the last, until when that is
         # believed, and whether it is a batch queue.
         self._cached: dict[tuple[str, int], tuple[int, int, float, bool]] = {}
@@ -125,6 +131,8 @@ class ColdFinder:
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return None
         if isinstance(queue, BatchConsumeQueue):
+            if queue.min_unit == queue.end_unit or self._is_recent(self._reader.look_up(queue, offset)):
+                return None
             first, end, ahead = queue.find(offset), queue.end_unit, AHEAD_BATCH_UNITS
             if max_count is not None:
                 max_units = min(max_units, queue.find(min(offset + max_count, queue.visible) - 1) + 1 - first)
@@ -139,7 +147,8 @@ class ColdFinder:
         layout = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
         units = queue.read_units(first, stop)
         start = layout.unpack_from(units)[0]
-        if start >= log.committed_end - TAIL_BYTES:
+        if self._is_recent(start):
+            self._reader.remember(queue, offset, units)
             return None
         log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
         if start < self._loaded.end:
@@ -168,6 +177,23 @@ class ColdFinder:
                 return self._find_blocks(start, log_offset + size, count)
         records = [(log_offset, max(0, size)) for log_offset, size, *_ in layout.iter_unpack(units)]  # damaged units may name any
         return self._find_runs(records)
+
+    def _is_recent(self, log_offset: int) -> bool:
+        """Return whether everything from ``log_offset`` to the end of the log is in the page cache: no reader behind it needs the disk."""
+        tail = self._log.committed_end - TAIL_BYTES
+        if log_offset >= tail:
+            return True
+        now = self._clock.monotonic()
+        if now >= self._recent_until:
+            self._recent_from, self._recent_until = max(self._log.min_offset, tail), now + FRESH_S
+        for _ in range(MAX_BLOCKS_MORE):
+            if log_offset >= self._recent_from:
+                return True
+            begin, _ = self._block((self._recent_from - 1) // BLOCK_BYTES)
+            if begin >= self._recent_from or not self._blocks_are_cached(begin, self._recent_from):
+                return False
+            self._recent_from = begin
+        return False
 
     def _find_blocks(self, start: int, stop: int, units: int) -> ColdRead:
         """Return the blocks of the log from ``start`` to ``stop``: many records, of ``units`` units, lie close there."""

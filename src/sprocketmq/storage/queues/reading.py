@@ -23,7 +23,7 @@ from sprocketmq.protocol.layout import (
 )
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.loaded_blocks import LoadedBlocks, LogPart
-from sprocketmq.storage.queues.batch_queue import UNIT_COVERS, BatchConsumeQueue
+from sprocketmq.storage.queues.batch_queue import UNIT_COVERS, BatchConsumeQueue, BatchUnit
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
 from sprocketmq.storage.queues.queue_table import Queue, QueueTable
 from sprocketmq.storage.queues.repair import RECORD_IDENTITY, QueueRepair
@@ -97,6 +97,8 @@ class QueueReader:
         self._filter_messages = max_filter_units
         self._filter_batched_messages = -(-max_filter_units * QUEUE_UNIT_BYTES // BATCH_UNIT_BYTES)
         self._written_from = _NEVER
+        # What was looked up for the read that follows at once: its queue and offset, the number of the first unit, and units from there on.
+        self._ahead: tuple[Queue, int, int, bytes | bytearray] | None = None
 
     def opened(self) -> None:
         """Record that everything after the current end of the log is written by this process: reads need not check each such record."""
@@ -110,6 +112,24 @@ class QueueReader:
         return queue
 
     # --- by offset ---
+
+    def look_up(self, queue: BatchConsumeQueue, offset: int) -> int:
+        """Return the log offset of the last record that begins at ``offset`` or before it; a read from there does not look it up again.
+
+        The queue must have units. Where these are damaged the answer may be any number.
+        """
+        number, units = queue.locate(offset)
+        self._ahead = queue, offset, number, units
+        return int(_unpack_int64(units)[0])
+
+    def remember(self, queue: Queue, offset: int, units: bytes | bytearray) -> None:
+        """Keep the units of a plain queue from ``offset`` on for the read that follows at once."""
+        self._ahead = queue, offset, offset, units
+
+    def _looked_up(self, queue: Queue, offset: int) -> tuple[int, bytes | bytearray] | None:
+        """Return what was looked up for this read, once: the number of a unit and units from there on."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[2:] if ahead is not None and ahead[0] is queue and ahead[1] == offset else None
 
     def read(
         self,
@@ -169,7 +189,9 @@ class QueueReader:
         stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
         log_offset = -1
         identity = RECORD_IDENTITY.unpack_from
-        units = queue.read_units(offset, stop)
+        ahead = self._looked_up(queue, offset)
+        size = (stop - offset) * QUEUE_UNIT_BYTES
+        units = ahead[1][:size] if ahead is not None and len(ahead[1]) >= size else queue.read_units(offset, stop)
         # What is in a loaded block ends with the block, and its memory is used again.
         loaded = 0 < self._blocks.end > _unpack_int64(units)[0]
         if loaded:
@@ -269,7 +291,7 @@ class QueueReader:
     ) -> ReadResult:
         low, high = queue.min_offset, queue.visible
         batch_segment = self._repair.batch_segment
-        number, units = self._find(queue, offset)
+        number, units, first_segment = self._find(queue, offset)
         # Like the reference, count the messages of the units, not the units.
         reach = max(self._filter_batched_messages, max_count)
         first = number
@@ -279,17 +301,20 @@ class QueueReader:
         units = units[: (last - number) * BATCH_UNIT_BYTES]
         missing = seen = full = False
         log_offset = -1
-        before = -1  # the number of the unit whose count is not yet confirmed by the next unit
+        # Number and unit whose count is not yet confirmed by the next one; units in memory need not be, as no file can have damaged them.
+        before: tuple[int, BatchUnit] | None = None
+        in_memory = queue.tail[0]
         pieces: list[tuple[Segment | LogPart, int, int]] = []
         while number < last and not full:
             for unit in _batch_units(units or queue.read_units(number, min(number + _UNITS_AT_ONCE, last))):
                 log_offset, size, code, _, base, covered, _, _ = unit
                 if base == next_offset:
-                    before = -1
+                    before = None
                 if count and (count + covered > max_count or total + size > max_bytes or count >= stop_count):
                     full = True
                     break
-                segment = batch_segment(queue, unit)
+                segment = first_segment if first_segment is not None else batch_segment(queue, unit)
+                first_segment = None
                 if segment is None:
                     if self._repair.repair_batches(queue, number):
                         return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
@@ -299,9 +324,9 @@ class QueueReader:
                 if base >= high or base - offset >= reach:  # committed but not visible yet; or beyond the reach of this read
                     full = True
                     break
-                if before >= 0 and not self._repair.has_count(queue, before) and self._repair.repair_batches(queue, before):
+                if before is not None and not self._repair.has_count(before[1]) and self._repair.repair_batches(queue, before[0]):
                     return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
-                before = number
+                before = (number, unit) if number < in_memory else None
                 seen = True
                 number += 1
                 next_offset = base + covered
@@ -316,7 +341,7 @@ class QueueReader:
                 else:
                     pieces.append((segment, log_offset, log_offset + size))
             units = b""
-        if before >= 0 and not self._repair.has_count(queue, before) and self._repair.repair_batches(queue, before):
+        if before is not None and not self._repair.has_count(before[1]) and self._repair.repair_batches(queue, before[0]):
             return self._read_batches(queue, offset, max_count, max_bytes, stop_count, tag_codes, disk, max_units)
         if not count:
             status = ReadStatus.NO_MATCHED_MESSAGE if seen else ReadStatus.MESSAGE_WAS_REMOVING
@@ -329,24 +354,26 @@ class QueueReader:
             buffers = [memoryview(b"".join(buffers))]
         return ReadResult(ReadStatus.FOUND, next_offset, low, high, buffers, count, _BATCH_UNIT_WORK * (number - first), log_offset)
 
-    def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
-        """Return the number of the first unit to read for ``offset``, and the units from there on that were read to find it.
+    def _find(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray, Segment | LogPart | None]:
+        """Return the number of the first unit to read for ``offset``, the units from there on that were read, and the part of the log.
 
-        The number is ``end_unit`` when the log has no record from there on.
+        The number is ``end_unit`` when the log has no record from there on. The last is None when the record was not looked up.
         """
+        ahead = self._looked_up(queue, offset)
         while queue.min_unit < queue.end_unit:
-            number, units = queue.locate(offset)
+            number, units = ahead or queue.locate(offset)
+            ahead = None
             base, covered = _unpack_covers(units)
             covers = base <= offset < base + covered
-            if covers and self._repair.batch_segment(queue, _unpack_batch_unit(units)) is not None:
-                return number, units
+            if covers and (segment := self._repair.batch_segment(queue, _unpack_batch_unit(units))) is not None:
+                return number, units, segment
             # Either the record of the covering unit is lost, or no unit covers the offset. The latter is normal after a lost record;
             # otherwise a damaged unit misled the bisection, and it is one of these.
             suspects = [n for n in ((number,) if covers else (number, number + 1)) if n < queue.end_unit]
             damaged = [n for n in suspects if self._repair.batch_segment(queue, queue.unit(n)) is None]
             if not any(self._repair.repair_batches(queue, n) for n in damaged):
-                return (number, units) if base + covered > offset else (number + 1, b"")
-        return queue.end_unit, b""
+                return (number, units, None) if base + covered > offset else (number + 1, b"", None)
+        return queue.end_unit, b"", None
 
     # --- by time ---
 
@@ -391,7 +418,7 @@ class QueueReader:
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return -1
         if isinstance(queue, BatchConsumeQueue):
-            number, _ = self._find(queue, offset)
+            number, *_ = self._find(queue, offset)
             covers = number < queue.end_unit and queue.unit(number)[4] <= offset
             return self._batch_time(queue, number) if covers else -1
         return self._message_time(queue, offset)

@@ -42,9 +42,8 @@ class QueueRepair:
             return None
         return segment if _identifies(segment, queue.queue_id, base, log_offset, size) else None
 
-    def has_count(self, queue: BatchConsumeQueue, number: int) -> bool:
+    def has_count(self, unit: BatchUnit) -> bool:
         """Return whether a unit covers as many queue offsets as its record."""
-        unit = queue.unit(number)
         segment = self._locate(unit[0], unit[1])
         record = parse_record(segment.view, segment.start, unit[0] - segment.start, check_crc=False) if segment else None
         return record is not None and record.count == unit[5]

@@ -140,6 +140,40 @@ def test_a_cached_block_is_asked_for_once_in_two_seconds(bench: Any, monkeypatch
 
 
 @pytest.mark.parametrize("batched", [False, True])
+def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+    asked = []
+
+    def resident(view: memoryview, begin: int, end: int) -> bool:
+        asked.append((begin, end))
+        return True
+
+    monkeypatch.setattr(cold_reads, "resident", resident)
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    for queue in range(40):
+        (bench.send_inner_batch if batched else bench.send_batch)([b"x" * 1000], queue=queue)
+    for queue in range(40):
+        assert bench.store.find_cold("orders", queue, 0, 8, 8) is None
+    assert len(asked) == len(set(asked)) == bench.store.commitlog_max_offset // 10_000 + 1
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_read_has_what_came_after_it_was_looked_up(bench: Any, batched: bool) -> None:
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    send = bench.send_inner_batch if batched else bench.send_batch
+    send([b"x"] * 4)
+    bench.restart()  # the first units are in the files
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    assert bench.store.find_cold("orders", 0, 0, 100) is None
+    (bench.send_inner_batch if batched else bench.send_batch)([b"y"] * 4)
+    assert bench.store.read("orders", 0, 0, max_count=100).count == 8
+
+
+@pytest.mark.parametrize("batched", [False, True])
 def test_a_consumer_that_reads_on_finds_what_was_looked_up_ahead(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
     in_cache = True
     monkeypatch.setattr(cold_reads, "resident", lambda *_: in_cache)
