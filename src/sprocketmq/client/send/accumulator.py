@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from sprocketmq.client.send.batch import Batch, BatchKey
-from sprocketmq.client.send.batching import BATCH_BYTES, BUSY_BATCH_BYTES, Batching, BatchingStats
+from sprocketmq.client.send.batching import BATCH_BYTES, BUSY_BATCH_BYTES, BUSY_BATCHES, BUSY_DELAYS, Batching, BatchingStats
 from sprocketmq.client.send.encoding import MAX_MERGED_KEYS_BYTES, MessageEncoder
 from sprocketmq.client.send.queue_choice import queue_of
 from sprocketmq.clock import Clock
@@ -58,7 +58,8 @@ class Accumulator(Generic[_M]):
         queue_of_key: Callable[[str, str], MessageQueue | None] = lambda _topic, _key: None,
     ) -> None:
         self._max_bytes = min(batching.max_bytes or BATCH_BYTES, max_message_bytes)
-        self._busy_bytes = min(BUSY_BATCH_BYTES, max_message_bytes) if batching.max_bytes is None else self._max_bytes
+        self._grows = batching.max_bytes is None
+        self._busy_bytes = min(BUSY_BATCH_BYTES, max_message_bytes) if self._grows else self._max_bytes
         self._delay_s = batching.max_delay_ms / 1000
         self._total = batching.total_max_bytes
         self._adaptive = batching.adaptive
@@ -78,6 +79,10 @@ class Accumulator(Generic[_M]):
         self._ready: deque[Batch[_M]] = deque()
         # Sent and unanswered bytes by batch key.
         self._in_flight: dict[BatchKey, int] = {}
+        # The batches of all keys that are sent and unanswered, and their bytes.
+        self._unanswered = self._unanswered_bytes = 0
+        # Until when batches that are due wait for an answer; 0 while none does.
+        self._waits_until = 0.0
         self.held_bytes: int = 0
         self._batches = self._messages = self._direct = 0
         self._sizes = [0] * 17
@@ -252,7 +257,7 @@ class Accumulator(Generic[_M]):
         """Record that a message leaves at once, after SEND_AT_ONCE; it counts as a batch of one until ``done``."""
         batch: Batch[_M] = Batch(self._key_of(message))
         batch.size = BATCH_ENTRY_OVERHEAD + len(message.body)
-        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
+        self._sent(batch)
         self.held_bytes += batch.size
         self._count(1, 0.0)
         return batch
@@ -262,24 +267,33 @@ class Accumulator(Generic[_M]):
         return self._ready.popleft() if self._ready else None
 
     def next_due(self) -> float | None:
-        """Return when (monotonic seconds) the oldest open batch has to leave; None when none is open."""
+        """Return when (monotonic seconds) ``expire`` should be called; None when no batch is open."""
         for batch in self.open.values():
-            return batch.opened_at + self._delay_s
+            return self._waits_until or batch.opened_at + self._delay_s
         return None
 
     def expire(self) -> None:
-        """Make every batch ready whose delay has passed."""
-        now = self._now()
-        while (due := self.next_due()) is not None and due <= now:
-            self._leave(next(iter(self.open.values())))
+        """Make every batch ready whose delay has passed; only those BUSY_DELAYS times as old while BUSY_BATCHES are unanswered."""
+        now, delay = self._now(), self._delay_s
+        self._waits_until = 0.0
+        while self.open:
+            batch = next(iter(self.open.values()))
+            if batch.opened_at + delay > now:
+                break
+            if self._grows and self._unanswered >= BUSY_BATCHES and batch.opened_at + BUSY_DELAYS * delay > now:
+                self._waits_until = now + delay  # not later, as a batch that is opened meanwhile is due then
+                break
+            self._leave(batch)
 
     @property
     def eager(self) -> bool:
         """Whether batches wait for the end of the turn only: ``end_turn`` should be called as soon as the caller has nothing to add."""
-        return bool(self._eager)
+        return bool(self._eager) or (self._waits_until > 0.0 and self._unanswered < BUSY_BATCHES)
 
     def end_turn(self) -> None:
-        """Make the batches ready whose key has nothing in flight (adaptive mode)."""
+        """Make the batches ready that waited for an answer, and in adaptive mode those whose key has nothing in flight."""
+        if self._waits_until:
+            self.expire()
         eager, self._eager = self._eager, []
         for batch in eager:
             if self.open.get(batch.key) is batch:
@@ -295,6 +309,8 @@ class Accumulator(Generic[_M]):
         """Record that a batch was answered or has failed. In adaptive mode the open batch of its key is due when it was the last one."""
         size = batch.size
         self.held_bytes -= size
+        self._unanswered -= 1
+        self._unanswered_bytes -= size
         key = batch.key
         left = self._in_flight[key] - size
         if left:
@@ -323,7 +339,7 @@ class Accumulator(Generic[_M]):
         batch.opened_at = self._now()
         unanswered = self._in_flight.get(batch.key, 0)
         # Half: were it all, senders who wait for their answers would end up in one batch, and client and broker would take turns.
-        batch.limit = min(max(self._max_bytes, unanswered // 2), self._busy_bytes)
+        batch.limit = min(max(self._max_bytes, unanswered // 2, self._unanswered_bytes // (BUSY_BATCHES // 2)), self._busy_bytes)
         self.open[batch.key] = batch
         if self._adaptive and not unanswered:
             self._eager.append(batch)
@@ -336,9 +352,14 @@ class Accumulator(Generic[_M]):
                 following: Batch[_M] = Batch(batch.key)
                 following.prefix, following.overhead = batch.prefix, batch.overhead
                 self._latest = following
-        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
+        self._sent(batch)
         self._ready.append(batch)
         self._count(len(batch.members), self._now() - batch.opened_at)
+
+    def _sent(self, batch: Batch[_M]) -> None:
+        self._in_flight[batch.key] = self._in_flight.get(batch.key, 0) + batch.size
+        self._unanswered += 1
+        self._unanswered_bytes += batch.size
 
     def _count(self, messages: int, lingered: float) -> None:
         self._batches += 1

@@ -12,6 +12,11 @@ MAX_DELAY_MS = 30_000
 BATCH_BYTES = 32 * 1024
 # A larger batch saves both sides requests. While twice as much of its key is unanswered it delays nothing: the broker has work meanwhile.
 BUSY_BATCH_BYTES = 256 * 1024
+# While this many batches, of whatever keys, are unanswered, the brokers have work for some milliseconds. A batch that is due then waits for
+# an answer, and more messages share it: those of a hundred topics would travel by tens otherwise.
+BUSY_BATCHES = 32
+# The most that it waits, in delays.
+BUSY_DELAYS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +25,11 @@ class Batching:
 
     Messages of the same topic, tag and wait_store_ok (and queue, when they name one) travel together. A batch leaves when it has
     ``max_bytes`` of encoded messages (1 to 2 MiB; it never has more), or ``max_delay_ms`` (1 to 30,000) after its first message at the
-    latest. The default, None, is 32 KiB, or half of what is unanswered of the messages that may travel together, up to 256 KiB: batches
-    grow while the brokers are behind.
+    latest.
+
+    With ``max_bytes=None``, the default, batches have 32 KiB, and grow while the brokers are behind: up to half of what is unanswered of
+    the messages that may travel together, or a sixteenth of all that is, but not beyond 256 KiB. While 32 batches are unanswered, one that
+    is due waits for an answer, up to four times ``max_delay_ms``.
 
     Messages that are larger (with None: than 32 KiB), or that come while batches of ``total_max_bytes`` are not answered yet, are sent by
     themselves; a batch of one travels as an ordinary message.

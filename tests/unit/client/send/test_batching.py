@@ -290,7 +290,93 @@ def test_without_a_limit_of_ones_own_batches_grow_to_half_of_what_is_unanswered_
     first = gathered(accumulator, 32)
     assert [batch.size for batch in first] == [32 << 10]
     assert [batch.size >> 10 for batch in gathered(accumulator, 1242)] == [32, 32, 48, 72, 108, 162, 243, 256, 256]
-    assert [batch.size >> 10 for batch in gathered(accumulator, 32, key=("other", None, True, None))] == [32]
+
+
+def test_without_a_limit_of_ones_own_batches_grow_to_a_sixteenth_of_all_that_is_unanswered():
+    accumulator = gathering()
+    sixteenth = sum(batch.size for batch in gathered(accumulator, 1000)) >> 14
+    assert sixteenth > 32
+    other = ("other", None, True, None)
+    assert [batch.size >> 10 for batch in gathered(accumulator, sixteenth, key=other)] == [sixteenth]
+
+
+def busy(accumulator, count):
+    """Let ``count`` batches of one message each be unanswered, and return them."""
+    for number in range(count):
+        put(accumulator, key=(f"busy-{number}", None, True, None))
+    accumulator.flush()
+    return taken(accumulator)
+
+
+def test_a_batch_that_is_due_waits_while_32_are_unanswered_and_leaves_with_an_answer():
+    clock = ManualClock()
+    accumulator = gathering(clock)
+    first, *_ = busy(accumulator, 32)
+    put(accumulator)
+    clock.advance(0.01)
+    accumulator.expire()
+    put(accumulator)
+    assert accumulator.take() is None
+    assert not accumulator.eager
+    accumulator.done(first)
+    assert accumulator.eager
+    accumulator.end_turn()
+    assert [len(batch.members) for batch in taken(accumulator)] == [2]
+    assert not accumulator.eager
+
+
+def test_each_answer_lets_the_batch_leave_that_has_waited_longest():
+    clock = ManualClock()
+    accumulator = gathering(clock)
+    first, second, *_ = busy(accumulator, 32)
+    for topic in "abc":
+        put(accumulator, key=(topic, None, True, None))
+    clock.advance(0.01)
+    accumulator.expire()
+    assert accumulator.take() is None
+    for answered, topic in ((first, "a"), (second, "b")):
+        accumulator.done(answered)
+        accumulator.end_turn()
+        assert [batch.topic for batch in taken(accumulator)] == [topic]
+        assert not accumulator.eager
+
+
+def test_a_batch_that_waits_for_an_answer_leaves_without_one_after_four_delays():
+    clock = ManualClock()
+    accumulator = gathering(clock)
+    busy(accumulator, 32)
+    put(accumulator)
+    began = clock.monotonic()
+    for due in (0.01, 0.02, 0.03):
+        clock.advance(accumulator.next_due() - clock.monotonic())
+        assert clock.monotonic() - began == pytest.approx(due)
+        accumulator.expire()
+        assert accumulator.take() is None
+    clock.advance(accumulator.next_due() - clock.monotonic() + 1e-9)
+    accumulator.expire()
+    assert len(taken(accumulator)) == 1
+
+
+def test_a_batch_that_is_opened_while_another_waits_for_an_answer_is_due_in_time():
+    clock = ManualClock()
+    accumulator = gathering(clock)
+    busy(accumulator, 32)
+    put(accumulator)
+    clock.advance(0.01)
+    accumulator.expire()
+    clock.advance(0.005)
+    put(accumulator, key=("other", None, True, None))
+    assert accumulator.next_due() <= clock.monotonic() + 0.01
+
+
+def test_batches_with_a_limit_wait_for_no_answer():
+    clock = ManualClock()
+    accumulator = gathering(clock, max_bytes=32 << 10)
+    busy(accumulator, 32)
+    put(accumulator)
+    clock.advance(0.01)
+    accumulator.expire()
+    assert len(taken(accumulator)) == 1
 
 
 def test_senders_that_wait_for_their_answers_do_not_all_wait_for_one_batch():
