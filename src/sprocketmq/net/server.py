@@ -269,6 +269,7 @@ class ServerConnection(Link):
     def pause_writing(self) -> None:
         # The peer does not read its responses: read no more of its requests until it does.
         super().pause_writing()
+        self._held_back = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -276,6 +277,7 @@ class ServerConnection(Link):
         super().resume_writing()
         if self._writing_paused:
             return
+        self._held_back = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

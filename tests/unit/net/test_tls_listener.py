@@ -6,18 +6,19 @@ import errno
 import inspect
 import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Self
 
 import pytest
 import uvloop
 from tests.certificates import DAY, Authority, Pair
-from tests.unit.net.echoing import ECHO, EchoHandler, raw, read_command
+from tests.unit.net.echoing import ECHO, SILENT, EchoHandler, raw, read_command
 
 from sprocketmq.errors import CertificateRefused, ConnectFailed, ConnectionLost, PortInUse, SprocketError, TlsFailed
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.newcomers import NewcomerLimits
-from sprocketmq.net.server import RemotingServer
+from sprocketmq.net.server import RemotingServer, ServerConnection
 from sprocketmq.net.server_tls import ServerTls
 from sprocketmq.net.tls import TlsConfig, client_context
 from sprocketmq.protocol.command import Command, encode_command
@@ -579,3 +580,53 @@ async def test_nothing_is_written_to_a_peer_that_closed_while_answers_wait_for_i
         assert "SSL connection is closed" not in caplog.text
     finally:
         sock.close()
+
+
+class TurnCounter(EchoHandler):
+    """Counts the bytes of bodies that arrive in each turn of the loop, until ``wanted`` are there."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.turns = [0]
+        self.wanted = wanted
+        self.complete = asyncio.Event()
+
+    def on_request(self, conn: ServerConnection, command: Command) -> None:
+        self.turns[-1] += len(command.body)
+        self.wanted -= len(command.body)
+        if self.wanted <= 0:
+            self.complete.set()
+
+    def tick(self) -> None:
+        self.turns.append(0)
+        if self.wanted > 0:
+            asyncio.get_running_loop().call_soon(self.tick)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@on_both_loops
+async def test_a_peer_with_much_to_read_leaves_a_part_of_each_turn_to_the_others(peers, encrypted):
+    body = bytes(64 << 10)
+    amount = 32 << 20
+    counter = TurnCounter(amount)
+    await peers.serve("permissive", handler=counter)
+    context = client_context(TlsConfig(ca_file=peers.authority.ca_file))
+    host, _, port = peers.address.rpartition(":")
+
+    def send() -> None:
+        frame = encode_command(Command(SILENT, opaque=1, body=body))
+        with socket.create_connection((host, int(port))) as plain:
+            sock = context.wrap_socket(plain, server_hostname=host) if encrypted else plain
+            for _ in range(amount // len(body)):
+                sock.sendall(frame)
+            counted.wait(60)
+            sock.close()
+
+    counted = threading.Event()
+    sending = asyncio.get_running_loop().run_in_executor(None, send)
+    counter.tick()
+    await asyncio.wait_for(counter.complete.wait(), 60)
+    counted.set()
+    await sending
+    assert sum(counter.turns) == amount
+    assert max(counter.turns) <= 2 << 20
