@@ -194,14 +194,12 @@ class QueueReader:
         units = ahead[1][:size] if ahead is not None and len(ahead[1]) >= size else queue.read_units(offset, stop)
         # What is in a loaded block ends with the block, and its memory is used again.
         loaded = 0 < self._blocks.end > _unpack_int64(units)[0]
-        if loaded:
-            written_from = _NEVER
         for log_offset, size, code in _queue_units(units):
             # Extension units match until they themselves are read.
             if tag_codes is not None and code not in tag_codes and code >= LOWEST_TAGS_CODE and size > 0:
                 next_offset += 1
                 continue
-            if log_offset == end and log_offset >= written_from:
+            if log_offset == end and log_offset >= written_from and log_offset + size <= segment_end:
                 # Among contiguous records the log offset of each unit confirms the size of the one before; only the last record is read.
                 if total + size > max_bytes:
                     break
