@@ -148,7 +148,7 @@ class ColdFinder:
         units = queue.read_units(first, stop)
         start = layout.unpack_from(units)[0]
         if self._is_recent(start):
-            self._reader.remember(queue, offset, units)
+            self._reader.remember(queue, offset, first, units)
             return None
         log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
         if start < self._loaded.end:

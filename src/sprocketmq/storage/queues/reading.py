@@ -122,9 +122,9 @@ class QueueReader:
         self._ahead = queue, offset, number, units
         return int(_unpack_int64(units)[0])
 
-    def remember(self, queue: Queue, offset: int, units: bytes | bytearray) -> None:
-        """Keep the units of a plain queue from ``offset`` on for the read that follows at once."""
-        self._ahead = queue, offset, offset, units
+    def remember(self, queue: Queue, offset: int, number: int, units: bytes | bytearray) -> None:
+        """Keep the units from ``number`` on, where a read from ``offset`` begins, for the read that follows at once."""
+        self._ahead = queue, offset, number, units
 
     def _looked_up(self, queue: Queue, offset: int) -> tuple[int, bytes | bytearray] | None:
         """Return what was looked up for this read, once: the number of a unit and units from there on."""

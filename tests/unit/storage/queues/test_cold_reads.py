@@ -1,11 +1,13 @@
 """Finding out what a read needs from the disk: the real page cache where the file system drops it, a made-up one elsewhere."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.log import loaded_blocks
 from sprocketmq.storage.queues import cold_reads
 from sprocketmq.storage.store import ColdRead, ReadStatus
@@ -157,6 +159,61 @@ def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(bench: Any
     for queue in range(40):
         assert bench.store.find_cold("orders", queue, 0, 8, 8) is None
     assert len(asked) == len(set(asked)) == bench.store.commitlog_max_offset // 10_000 + 1
+
+
+@pytest.mark.parametrize("more", range(1, 13))
+@pytest.mark.parametrize("batched", [False, True])
+def test_reads_skip_nothing_however_many_blocks_were_looked_up(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool, more: int
+) -> None:
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(cold_reads, "MAX_BLOCKS_MORE", more)
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    for _ in range(40):
+        (bench.send_inner_batch if batched else bench.send_batch)([b"x" * 500] * 5)
+    assert bench.store.find_cold("orders", 0, 100, 10, 10) is None
+    result = bench.store.read("orders", 0, 100, max_count=10)
+    assert (result.status, result.count, result.next_offset) == (ReadStatus.FOUND, 10, 110)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("batched", [False, True])
+def test_whatever_is_cached_reads_return_the_next_messages(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool, seed: int) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(cold_reads, "MAX_BLOCKS_MORE", chance.randint(1, 8))
+    monkeypatch.setattr(cold_reads, "resident", lambda *_: chance.random() < 0.9)
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    sent: list[list[bytes]] = [[] for _ in range(4)]
+    for step in range(300):
+        queue = chance.randrange(4)
+        bodies = sent[queue]
+        if not bodies or chance.random() < 0.3:
+            more = [b"%d" % (len(bodies) + n) * chance.randint(1, 200) for n in range(chance.randint(1, 5))]
+            (bench.send_inner_batch if batched else bench.send_batch)(more, queue=queue)
+            bodies += more
+        offset = chance.randrange(len(bodies))
+        count = chance.randint(1, 40)
+        found = bench.store.find_cold("orders", queue, offset, count, count)
+        limit = None
+        if found is not None:
+            found.load()
+            limit = found.max_units
+        result = bench.store.read("orders", queue, offset, max_count=count, max_units=limit)
+        messages = [m for m in decode_records(b"".join(result.buffers)) if m.queue_offset >= offset]
+        assert [m.body for m in messages] == bodies[offset : result.next_offset]
+        assert messages
+        if found is not None:
+            found.release()
+        bench.clock.advance(chance.choice([0, 0, 0, 0.5, cold_reads.FRESH_S]))
+        if step % 100 == 99:
+            bench.restart()
+            if batched:
+                bench.store.declare_batch_topic("orders")
 
 
 @pytest.mark.parametrize("batched", [False, True])
