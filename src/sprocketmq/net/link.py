@@ -56,8 +56,6 @@ class Link(asyncio.BufferedProtocol):
         self._writing_paused = False
         # Read since it last gave way to other connections.
         self._turn_bytes = 0
-        # Set by subclasses: nothing is read for now.
-        self._held_back = False
         self.closed: bool = False
         self.close_reason: str = ""
         self.peer: str = ""
@@ -101,12 +99,15 @@ class Link(asyncio.BufferedProtocol):
     def _give_way(self) -> None:
         """Read on in the next turn of the loop, after everybody else."""
         self._turn_bytes = 0
+        self._stop_reading()
+        self._loop.call_soon(self._read_on)
+
+    def _stop_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not (self.closed or self._held_back) and self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self.closed and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:

@@ -269,17 +269,15 @@ class ServerConnection(Link):
     def pause_writing(self) -> None:
         # The peer does not read its responses: read no more of its requests until it does.
         super().pause_writing()
-        self._held_back = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._stop_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._writing_paused:
-            return
-        self._held_back = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._writing_paused:
+            super()._read_on()
 
     def _broken(self, error: FrameError) -> None:
         server = self._server
