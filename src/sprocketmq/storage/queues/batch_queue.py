@@ -92,7 +92,10 @@ class BatchConsumeQueue(UnitQueue):
 
         ``offset`` must lie within [min_offset, committed). Where units are damaged the answer may be any unit.
         """
-        number, units = self.locate(offset)
+        return self.covering(offset, *self.locate(offset))
+
+    def covering(self, offset: int, number: int, units: bytes | bytearray) -> int:
+        """Return what ``find`` returns, given the result of ``locate``."""
         base, count = UNIT_COVERS.unpack_from(units)
         return number + 1 if base + count <= offset and number + 1 < self._end_unit else number
 

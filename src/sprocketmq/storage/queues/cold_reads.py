@@ -131,9 +131,12 @@ class ColdFinder:
         if queue is None or not queue.min_offset <= offset < queue.visible:
             return None
         if isinstance(queue, BatchConsumeQueue):
-            if queue.min_unit == queue.end_unit or self._is_recent(self._reader.look_up(queue, offset)):
+            if queue.min_unit == queue.end_unit:
                 return None
-            first, end, ahead = queue.find(offset), queue.end_unit, AHEAD_BATCH_UNITS
+            located = self._reader.look_up(queue, offset)
+            if self._is_recent(BATCH_UNIT.unpack_from(located[1])[0]):
+                return None
+            first, end, ahead = queue.covering(offset, *located), queue.end_unit, AHEAD_BATCH_UNITS
             if max_count is not None:
                 max_units = min(max_units, queue.find(min(offset + max_count, queue.visible) - 1) + 1 - first)
         else:
@@ -144,12 +147,15 @@ class ColdFinder:
         missing = self._missing_units(queue, first, stop, end)
         if missing:
             return ColdRead(missing, max_units)
-        layout = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else QUEUE_UNIT
         units = queue.read_units(first, stop)
+        if isinstance(queue, BatchConsumeQueue):
+            layout = BATCH_UNIT
+        else:
+            layout = QUEUE_UNIT
+            if self._is_recent(layout.unpack_from(units)[0]):
+                self._reader.remember(queue, offset, units)
+                return None
         start = layout.unpack_from(units)[0]
-        if self._is_recent(start):
-            self._reader.remember(queue, offset, first, units)
-            return None
         log_offset, size = layout.unpack_from(units, len(units) - layout.size)[:2]
         if start < self._loaded.end:
             reach = self._reach(start, log_offset + size)

@@ -113,18 +113,15 @@ class QueueReader:
 
     # --- by offset ---
 
-    def look_up(self, queue: BatchConsumeQueue, offset: int) -> int:
-        """Return the log offset of the last record that begins at ``offset`` or before it; a read from there does not look it up again.
+    def look_up(self, queue: BatchConsumeQueue, offset: int) -> tuple[int, bytes | bytearray]:
+        """Return what ``queue.locate(offset)`` returns, and keep it for the read that follows at once. The queue must have units."""
+        located = queue.locate(offset)
+        self._ahead = (queue, offset, *located)
+        return located
 
-        The queue must have units. Where these are damaged the answer may be any number.
-        """
-        number, units = queue.locate(offset)
-        self._ahead = queue, offset, number, units
-        return int(_unpack_int64(units)[0])
-
-    def remember(self, queue: Queue, offset: int, number: int, units: bytes | bytearray) -> None:
-        """Keep the units from ``number`` on, where a read from ``offset`` begins, for the read that follows at once."""
-        self._ahead = queue, offset, number, units
+    def remember(self, queue: ConsumeQueue, offset: int, units: bytes | bytearray) -> None:
+        """Keep the units of a plain queue from ``offset`` on for the read that follows at once."""
+        self._ahead = queue, offset, offset, units
 
     def _looked_up(self, queue: Queue, offset: int) -> tuple[int, bytes | bytearray] | None:
         """Return what was looked up for this read, once: the number of a unit and units from there on."""
@@ -189,9 +186,9 @@ class QueueReader:
         stop = min(offset + (reach if max_units is None else min(reach, max_units)), high)
         log_offset = -1
         identity = RECORD_IDENTITY.unpack_from
-        ahead = self._looked_up(queue, offset)
-        size = (stop - offset) * QUEUE_UNIT_BYTES
-        units = ahead[1][:size] if ahead is not None and len(ahead[1]) >= size else queue.read_units(offset, stop)
+        needed = (stop - offset) * QUEUE_UNIT_BYTES
+        _, ahead = self._looked_up(queue, offset) or (offset, b"")
+        units = ahead[:needed] if len(ahead) >= needed else queue.read_units(offset, stop)
         # What is in a loaded block ends with the block, and its memory is used again.
         loaded = 0 < self._blocks.end > _unpack_int64(units)[0]
         for log_offset, size, code in _queue_units(units):
