@@ -157,7 +157,7 @@ def test_a_consumer_waits_for_a_certificate_that_it_can_trust(run, authority, se
                 await cluster.broker.stop()
                 encrypt(cluster.broker, strange)
                 await cluster.broker.start(cluster.broker.port)
-                await eventually(lambda: any("is not trusted" in queue.last_error for queue in consumer.stats().queues))
+                await eventually(lambda: all("is not trusted" in queue.last_error for queue in consumer.stats().queues))
                 await cluster.broker.stop()
                 encrypt(cluster.broker, server_certificate)
                 await cluster.broker.start(cluster.broker.port)

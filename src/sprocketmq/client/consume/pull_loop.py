@@ -123,6 +123,14 @@ class _Loop:
         self.idle_since = now
         self.warned_s = 0.0
 
+    @property
+    def probes(self) -> bool:
+        """Whether the next pull is to be answered at once: a broker that is back then shows it before the queue's next message comes.
+
+        After a refusal the broker may hold the pull, because this member may have lost the queue and may not commit before it knows.
+        """
+        return self.failing and not self.denials
+
     def why_idle(self) -> str:
         """Return why the queue is not pulled; empty when it is."""
         if self.failing:
@@ -355,6 +363,7 @@ class PullLoops:
                     self._lost()
                 await self._instance.timers.sleep(pause)
                 continue
+            probed = loop.probes
             if loop.failing:
                 self._instance.outages.answered(broker, who)
             if loop.denials:
@@ -388,7 +397,7 @@ class PullLoops:
                 if loop.suspend_ms != SUSPEND_MS:
                     self._suspend(loop, SUSPEND_MS)
                 self._found(pq)
-            elif result.status is not PullStatus.FOUND and result.next_offset == result.offset:
+            elif result.status is not PullStatus.FOUND and result.next_offset == result.offset and not probed:
                 if pq.broker_is_ours and loop.idle_since - pq.pulled_at >= loop.suspend_ms / 1000:
                     self._suspend(loop, min(2 * loop.suspend_ms, LONGEST_SUSPEND_MS))
                 await self._pause_unless_held(loop, result, address)
@@ -410,6 +419,8 @@ class PullLoops:
     def _header(self, loop: _Loop, commit: int, broker_id: int) -> bytes:
         """Return the header of the next pull as JSON text."""
         flags = self._flags | (PULL_COMMIT_OFFSET if commit and broker_id == MASTER_ID else 0)
+        if loop.probes:
+            flags &= ~PULL_SUSPEND
         if flags != loop.flags:
             queue = loop.pq.queue
             loop.flags = flags

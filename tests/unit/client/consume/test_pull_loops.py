@@ -20,6 +20,7 @@ from sprocketmq.clock import ManualClock
 from sprocketmq.errors import BrokerError
 from sprocketmq.net.tasks import Kept
 from sprocketmq.protocol.bodies import ConsumerData, build_subscription
+from sprocketmq.protocol.codes import PULL_SUSPEND
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.headers import PullRequest
@@ -222,6 +223,22 @@ async def test_a_queue_whose_broker_is_away_says_why_it_is_idle(cluster, caplog,
         await fill(cluster, 1)
         await eventually(lambda: pq.held_messages == 1)
         assert "is pulled again after" in caplog.text
+
+
+async def test_the_first_pull_after_a_failure_is_answered_at_once(cluster, caplog):
+    async with pulling(cluster) as loops:
+        pq = loops.open(0)
+        await eventually(lambda: cluster.broker.held)
+        held = last_pull(cluster).sys_flag
+        await cluster.broker.stop()
+        cluster.broker.held.clear()
+        await eventually(lambda: loops.stats(pq).last_error)
+        await cluster.broker.restart()
+        await eventually(lambda: cluster.broker.held)
+        assert "connected again to broker broker-a" in caplog.text
+        flags = [command.header(PullRequest).sys_flag for command in cluster.broker.seen if command.code == Q.PULL_MESSAGE]
+        assert held & PULL_SUSPEND
+        assert flags == [held, held & ~PULL_SUSPEND, held]
 
 
 async def test_a_full_queue_without_its_lock_says_so(cluster):
