@@ -34,7 +34,7 @@ _NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
 
 
 class HeldPulls:
-    """Pulls that wait for messages; a connection's are also in its ``attachment``, a set.
+    """Pulls that wait for messages; those of a connection that has had any are also in its ``attachment``, a set.
 
     ``read(pull)`` reads for a pull that wakes, and ``answer(pull, result)`` answers it. ``moved(pull, offset)`` answers one whose group
     continues at another offset.
@@ -68,6 +68,8 @@ class HeldPulls:
         pull.held = True
         pull.due = pull.woken = False
         pull.topic.held.setdefault(pull.queue_id, {})[pull] = None
+        if pull.conn.attachment is None:
+            pull.conn.attachment = set()
         pull.conn.attachment.add(pull)
         self.count += 1
         self.deadlines.setdefault(tick, {})[pull] = None
@@ -189,7 +191,7 @@ class HeldPulls:
 
     def disconnected(self, conn: ServerConnection) -> None:
         """Forget the held pulls of a connection that ended."""
-        for pull in list(conn.attachment):
+        for pull in list(conn.attachment or ()):
             self.release(pull)
 
     def close(self) -> None:

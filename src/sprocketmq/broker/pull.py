@@ -72,7 +72,7 @@ def memory_bytes() -> int:
 
 
 class PullHandlers:
-    """Answer pulls at once, or hold them. A connection's held pulls are kept in its ``attachment``, a set."""
+    """Answer pulls at once, or hold them."""
 
     def __init__(
         self,

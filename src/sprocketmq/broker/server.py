@@ -319,8 +319,7 @@ class Broker(BrokerParts):
 
     # --- called by the server ---
 
-    def on_connect(self, conn: ServerConnection) -> None:
-        conn.attachment = set()
+    def on_connect(self, conn: ServerConnection) -> None:  # noqa: ARG002 - the signature of every server
         self.counters.connections_opened += 1
 
     def on_request(self, conn: ServerConnection, command: Command) -> None:

@@ -70,6 +70,20 @@ class Receiver(Protocol):
 class Connection(Link):
     """A connection to one nameserver or broker. With a ``login`` every request is signed, one-way requests too; answers never are."""
 
+    __slots__ = (
+        "_failure",
+        "_login",
+        "_on_request",
+        "_opaque",
+        "_pending",
+        "_serialize",
+        "_sweep",
+        "_sweep_at",
+        "address",
+        "expected",
+        "gone",
+    )
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

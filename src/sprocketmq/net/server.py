@@ -110,13 +110,29 @@ class ServerConnection(Link):
     ``user`` is whom the guard authenticated last, ``authenticated_at`` when, in seconds of the guard's clock.
     """
 
+    __slots__ = (
+        "_answers",
+        "_asked",
+        "_guard",
+        "_handler",
+        "_next_opaque",
+        "_observer",
+        "_serialize",
+        "_server",
+        "attachment",
+        "authenticated_at",
+        "handling_since",
+        "peer_host",
+        "user",
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
         super().__init__(loop, server.receive)
         self._server = server
         self._handler = server.handler
         self._guard = server.guard
         self._observer = server.observer
-        self._answers: list[int] = []
+        self._answers = server.answers
         self.handling_since = 0.0
         self._serialize = server.serialize
         self._next_opaque = 0
@@ -301,6 +317,8 @@ class ServerConnection(Link):
 class GuardedConnection(ServerConnection):
     """A connection of a server with a guard: a newcomer until its first request is admitted."""
 
+    __slots__ = ("_newcomers",)
+
     def __init__(self, loop: asyncio.AbstractEventLoop, server: "RemotingServer") -> None:
         super().__init__(loop, server)
         self._newcomers: Newcomers[Link] | None = server.newcomers
@@ -356,6 +374,8 @@ class RemotingServer:
         self.max_connections = max_connections
         self._tls = tls
         self.connections: set[ServerConnection] = set()
+        # The answers of the connection that is being handled, for the observer.
+        self.answers: list[int] = []
         self.newcomers: Newcomers[Link] = Newcomers(newcomer_limits, self._newcomer_closed)
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.peer_log = PeerLog(log, time.monotonic)
