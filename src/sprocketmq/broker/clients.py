@@ -43,6 +43,8 @@ MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
 LARGE_GROUP = 8
 NOTICE_INTERVAL_PER_MEMBER_S = 0.02
 MAX_NOTICE_INTERVAL_S = 2.0
+# Each is a system call. Large groups tend to change together; requests of other clients are handled between two turns of notices.
+NOTICES_PER_TURN = 64
 
 _LANGUAGES = {code.value: code.name for code in LanguageCode}
 
@@ -50,6 +52,11 @@ _LANGUAGES = {code.value: code.name for code in LanguageCode}
 def language_name(language: int) -> str:
     """Return the name of a client's language."""
     return _LANGUAGES.get(language, "OTHER")
+
+
+# The producer and the consumer groups of a connection, few as a rule: tuples of names cost a broker with many clients least.
+_Memberships = tuple[tuple[str, ...], tuple[str, ...]]
+_NONE: _Memberships = ((), ())
 
 
 @dataclass(slots=True)
@@ -129,25 +136,34 @@ class ClientRegistry:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.requesters = Requesters()
         # The groups of each connection, so that its end need not search all groups.
-        self._of: dict[ServerConnection, tuple[set[str], set[str]]] = {}
+        self._of: dict[ServerConnection, _Memberships] = {}
 
-    def _member(self, client_id: str, command: Command) -> Member:
-        return Member(client_id, command.language, command.version, self._clock.monotonic(), self._clock.time_ms())
+    def _heard(self, members: dict[ServerConnection, Member], conn: ServerConnection, client_id: str, command: Command) -> Member:
+        """Return the member that has sent a heartbeat on ``conn``, made when it is new and brought up to date otherwise."""
+        now, now_ms = self._clock.monotonic(), self._clock.time_ms()
+        member = members.get(conn)
+        if member is None:
+            member = members[conn] = Member(client_id, command.language, command.version, now, now_ms)
+            return member
+        member.client_id, member.language, member.version = client_id, command.language, command.version
+        member.last_heard, member.last_heard_ms = now, now_ms
+        return member
 
-    def _memberships(self, conn: ServerConnection) -> tuple[set[str], set[str]]:
-        found = self._of.get(conn)
-        if found is None:
-            found = self._of[conn] = (set(), set())
-        return found
+    def group_count(self, conn: ServerConnection, beat: HeartbeatData) -> int:
+        """Return of how many groups a connection will be a member when this heartbeat is accepted."""
+        producers, consumers = self._of.get(conn, _NONE)
+        consuming = {*consumers, *(consumer.group_name for consumer in beat.consumer_data_set)}
+        return len({*producers, *(producer.group_name for producer in beat.producer_data_set)}) + len(consuming)
 
     def join_producer(self, group: str, conn: ServerConnection, client_id: str, command: Command) -> None:
         """Register a member of a producer group, or renew it."""
-        self._memberships(conn)[0].add(group)
         self.requesters.joined(conn, client_id)
         members = self.producers.setdefault(group, {})
         is_new = conn not in members
-        member = members[conn] = self._member(client_id, command)
+        member = self._heard(members, conn, client_id, command)
         if is_new:
+            producers, consumers = self._of.get(conn, _NONE)
+            self._of[conn] = ((*producers, group), consumers)
             self._log_joined("producer", group, conn, member)
 
     def join_consumer(self, data: ConsumerData, conn: ServerConnection, client_id: str, command: Command) -> bool:
@@ -159,16 +175,19 @@ class ClientRegistry:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        self._memberships(conn)[1].add(name)
-        previous = group.members.get(conn)
-        member = group.members[conn] = self._member(client_id, command)
-        changed = previous is None or previous.client_id != client_id
+        is_new = conn not in group.members
+        if is_new:
+            producers, consumers = self._of.get(conn, _NONE)
+            self._of[conn] = (producers, (*consumers, name))
+        changed = is_new or group.members[conn].client_id != client_id
+        member = self._heard(group.members, conn, client_id, command)
         if changed:
             group.id_list = b""
             self._log_joined("consumer", name, conn, member)
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
-        member.wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
-        if previous is None or previous.wants != member.wants:
+        wants = {topic: subscription.sub_string for topic, subscription in wanted.items()}
+        if is_new or member.wants != wants:
+            member.wants = wants
             _compare(group, member, self._peer_log)
         for topic in [topic for topic in group.subscriptions if topic not in wanted]:
             del group.subscriptions[topic]
@@ -195,23 +214,23 @@ class ClientRegistry:
 
     def leave(self, conn: ServerConnection, *, producer_group: str | None = None, consumer_group: str | None = None) -> list[ConsumerGroup]:
         """Remove a client from the named groups and return the consumer group whose members changed, if any."""
-        producers, consumers = self._of.get(conn, (set(), set()))
+        producers, consumers = self._of.pop(conn, _NONE)
         if producer_group in producers:
-            producers.discard(producer_group)
+            producers = tuple(group for group in producers if group != producer_group)
             self._drop_producer(producer_group, conn, "unregistered")
             if not producers:
                 self.requesters.left(conn)
         changed = []
         if consumer_group in consumers:
-            consumers.discard(consumer_group)
+            consumers = tuple(group for group in consumers if group != consumer_group)
             changed = self._drop_consumer(consumer_group, conn, "unregistered")
-        if not producers and not consumers:
-            self._of.pop(conn, None)
+        if producers or consumers:
+            self._of[conn] = (producers, consumers)
         return changed
 
     def drop(self, conn: ServerConnection) -> list[ConsumerGroup]:
         """Forget a connection that ended and return the consumer groups it was in that still have members."""
-        producers, consumers = self._of.pop(conn, (set(), set()))
+        producers, consumers = self._of.pop(conn, _NONE)
         self.requesters.left(conn)
         for name in producers:
             self._drop_producer(name, conn, conn.close_reason)
@@ -272,6 +291,12 @@ class ClientHandlers:
         # Groups whose members were told within their interval, and those of them that have changed since.
         self._told: set[str] = set()
         self._changed_since: set[str] = set()
+        # Groups whose members are to be notified, in order, and those left of the group that is being notified.
+        self._to_notify: dict[str, None] = {}
+        self._notified_now = ""
+        self._left: list[ServerConnection] = []
+        # Whether some have been notified in this turn of the loop.
+        self._notifying = False
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -289,7 +314,7 @@ class ClientHandlers:
         if not command.body:
             raise RemoteProtocolError("a heartbeat without a body")
         beat = HeartbeatData.decode(command.body)
-        if len(beat.producer_data_set) + len(beat.consumer_data_set) > MAX_GROUPS_PER_CLIENT:
+        if self._clients.group_count(conn, beat) > MAX_GROUPS_PER_CLIENT:
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"a client has at most {MAX_GROUPS_PER_CLIENT} groups")
             return
         if not beat.client_id:
@@ -354,12 +379,33 @@ class ClientHandlers:
 
     def _notify(self, name: str) -> None:
         self._clients.log_rebalanced(name)
+        self._to_notify[name] = None
+        if not self._notifying:
+            self._notify_some()
+
+    def _notify_some(self) -> None:
+        """Notify the next members, at most NOTICES_PER_TURN of them, and the rest in the next turns of the loop."""
+        room = NOTICES_PER_TURN
+        while room > 0 and (self._left or self._to_notify):
+            if not self._left:
+                self._notified_now = name = next(iter(self._to_notify))
+                del self._to_notify[name]
+                self._left = self._noticed_members(name)
+            now, self._left = self._left[:room], self._left[room:]
+            for member in now:
+                member.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": self._notified_now})
+            room -= len(now)
+        self._notifying = room < NOTICES_PER_TURN
+        if self._notifying:
+            asyncio.get_running_loop().call_soon(self._notify_some)
+
+    def _noticed_members(self, name: str) -> list[ServerConnection]:
+        """Return the members that want to know of a change in a group."""
         group = self._clients.consumers.get(name)
         config = self._groups.get(name)
         if group is None or config is None or not config.notify_consumer_ids_changed_enable or group.message_model == "BROADCASTING":
-            return
-        for member in list(group.members):
-            member.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": name})
+            return []
+        return list(group.members)
 
     def consumer_list(self, conn: ServerConnection, command: Command) -> None:
         """Answer 38: the client ids of a group."""

@@ -1,8 +1,12 @@
 """Heartbeats, groups that are online, and who is told when they change."""
 
+import asyncio
+from collections import Counter
+
 from sprocketmq.broker import clients
 from sprocketmq.broker.clients import LARGE_GROUP
 from sprocketmq.clock import ManualClock
+from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import (
     CheckClientConfig,
     ConsumerConnection,
@@ -128,8 +132,19 @@ async def test_bad_heartbeats_are_refused_with_words(ask):
         assert answer.remark
     assert (await ask(34, {}, HeartbeatData("").encode())).remark == "a heartbeat names its client"
     assert (await ask.heartbeat("c1", consumers=["bad group"])).code == 29
-    assert (await ask.heartbeat("c1", consumers=["g"] * 1001)).code == 1
+    assert (await ask.heartbeat("c1", consumers=[f"g{number}" for number in range(1001)])).code == 1
     assert (await ask.heartbeat("c1", consumers=["cg"])).code == 0
+
+
+async def test_a_client_has_at_most_a_thousand_groups_in_all(ask):
+    groups = [f"g{number}" for number in range(999)]
+    assert (await ask.heartbeat("c1", producers=groups)).code == 0
+    assert (await ask.heartbeat("c1", producers=groups, consumers=["cg"])).code == 0
+    for more in ({"producers": ["another"]}, {"consumers": ["another"]}):
+        answer = await ask.heartbeat("c1", **more)
+        assert (answer.code, answer.remark) == (1, "a client has at most 1000 groups")
+    assert (await ask(35, {"clientID": "c1", "producerGroup": "g7"})).code == 0
+    assert (await ask.heartbeat("c1", producers=["another"])).code == 0
 
 
 async def test_silent_clients_are_closed_after_two_minutes(ask, broker, connect, clock):
@@ -188,6 +203,35 @@ async def test_nothing_is_left_of_clients_that_went(ask, broker, connect):
     await eventually(lambda: broker.connection_count == 1)
     assert (broker.clients.producers, broker.clients.consumers, broker.clients._of) == ({}, {}, {})
     assert isinstance(broker.clock, ManualClock)
+
+
+async def test_members_are_notified_a_few_in_each_turn_of_the_loop(broker, connect, monkeypatch):
+    monkeypatch.setattr(clients, "NOTICES_PER_TURN", 2)
+    notices: Counter[int] = Counter()
+    turn = 0
+    notify = ServerConnection.oneway
+
+    def count(conn, code, **more):
+        notices[turn] += 1
+        notify(conn, code, **more)
+
+    def tick():
+        nonlocal turn, ticking
+        turn += 1
+        ticking = loop.call_soon(tick)
+
+    monkeypatch.setattr(ServerConnection, "oneway", count)
+    loop = asyncio.get_running_loop()
+    ticking = loop.call_soon(tick)
+    members = [await connect(broker) for _ in range(LARGE_GROUP - 1)]
+    for number, member in enumerate(members):
+        notices.clear()
+        await member.heartbeat(f"c{number}", consumers=["cg", "more"])
+        # Each member is told of the change in both groups.
+        await eventually(lambda: notices.total() == 2 * (number + 1))  # noqa: B023 - called in this round
+        assert max(notices.values()) <= 2
+    ticking.cancel()
+    await eventually(lambda: [len(member.pushed) for member in members] == [2 * (len(members) - n) for n in range(len(members))])
 
 
 async def test_the_members_of_a_large_group_are_not_told_of_each_that_joins(broker, connect, monkeypatch):
