@@ -14,6 +14,7 @@ Consumers have an instance each, as programs on many machines do, in four proces
 import argparse
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import sys
 import tempfile
@@ -177,7 +178,8 @@ async def each_closed(consumers: Sequence[PushConsumer]) -> None:
 
 
 def member_process(namesrv: str, numbers: Sequence[int], groups: int, pipe: Pipe) -> None:
-    """Be one process of members."""
+    """Be one process of members, without the full collections of a program that has a thousand consumers: each stands for a program."""
+    gc.disable()
     uvloop.run(be_members(namesrv, numbers, groups, pipe))
 
 

@@ -41,7 +41,7 @@ MAX_SUBSCRIPTIONS_PER_GROUP = 10_000
 # The members of a large group are notified of a change at once, and of later changes together at an interval that grows with the
 # group: while n members join one after the other, each would otherwise be notified up to n times. Small groups are told of each change.
 LARGE_GROUP = 8
-NOTICE_INTERVAL_PER_MEMBER_S = 0.02
+NOTICE_INTERVAL_PER_MEMBER_S = 0.04
 MAX_NOTICE_INTERVAL_S = 2.0
 # Each is a system call. Large groups tend to change together; requests of other clients are handled between two turns of notices.
 NOTICES_PER_TURN = 64

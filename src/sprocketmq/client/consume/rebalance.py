@@ -78,10 +78,10 @@ def plan_assignment(queues: Iterable[MessageQueue], members: Iterable[str], me: 
     everyone = _sorted(set(members))
     if me not in everyone:
         return []
-    every_queue = _sorted_queues(set(queues))
+    every_queue = _sorted_queues(tuple(queues))
     known = set(every_queue)
     try:
-        mine = set(share(every_queue, everyone, me))
+        mine = set(share(list(every_queue), everyone, me))
     except BaseException as e:
         if ends_program(e):
             raise
@@ -100,10 +100,12 @@ def _sorted(texts: Collection[str]) -> list[str]:
     return sorted(texts) if all(map(str.isascii, texts)) else sorted(texts, key=_java_order)
 
 
-def _sorted_queues(queues: Collection[MessageQueue]) -> list[MessageQueue]:
-    if all(map(str.isascii, {queue.topic for queue in queues} | {queue.broker_name for queue in queues})):
-        return sorted(queues)
-    return sorted(queues, key=lambda queue: (_java_order(queue.topic), _java_order(queue.broker_name), queue.queue_id))
+@lru_cache(maxsize=64)  # members change more often than queues
+def _sorted_queues(queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+    each = set(queues)
+    if all(map(str.isascii, {queue.topic for queue in each} | {queue.broker_name for queue in each})):
+        return tuple(sorted(each))
+    return tuple(sorted(each, key=lambda queue: (_java_order(queue.topic), _java_order(queue.broker_name), queue.queue_id)))
 
 
 def _java_text(queue: MessageQueue) -> str:
