@@ -5,8 +5,11 @@ import contextlib
 import logging
 import socket
 import struct
+import threading
+from concurrent.futures import Future
 
 import pytest
+import uvloop
 from tests.inside import unsent
 from tests.unit.net.echoing import ECHO, FAIL, LATER, SILENT, EchoHandler, raw, read_command
 
@@ -135,6 +138,55 @@ class Told:
     def set_exception(self, error: Exception) -> None:
         self.outcomes.append(type(error))
         self.told.set()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_an_answer_that_came_while_the_loop_stood_still_counts(run):
+    async def work(address, answered):
+        loop = asyncio.get_running_loop()
+        pool = ConnectionPool(expected="broker")
+        conn = await pool.get(address)
+        expired, answer = conn.request(SILENT, timeout_s=0.05), conn.request(ECHO, body=b"hello", timeout_s=0.05)
+        conn.flush()
+        deadline = loop.time() + 0.06
+        assert answered.wait(60)
+        while loop.time() < deadline:
+            pass
+        assert (await answer).body == b"hello"
+        with pytest.raises(RequestTimeout):
+            await expired
+        await pool.close()
+
+    with served_by_a_thread() as (address, answered):
+        run(work(address, answered))
+
+
+@contextlib.contextmanager
+def served_by_a_thread():
+    """The address of a server with a loop of its own, and an event that is set after each batch of answers is written."""
+    answered = threading.Event()
+
+    class Handler(EchoHandler):
+        def on_batch_end(self, conn: ServerConnection) -> None:
+            conn.flush()
+            answered.set()
+
+    async def serve():
+        server = RemotingServer(Handler(), name="broker", max_connections=20)
+        started.set_result((asyncio.get_running_loop(), await server.start("127.0.0.1", 0)))
+        await ending.wait()
+        await server.stop()
+
+    started: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
+    ending = asyncio.Event()
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    loop, port = started.result(60)
+    try:
+        yield f"127.0.0.1:{port}", answered
+    finally:
+        loop.call_soon_threadsafe(ending.set)
+        thread.join()
 
 
 async def test_a_receiver_is_told_its_outcome_once_without_a_future(served, pool):
