@@ -30,7 +30,7 @@ REBALANCE_S = 20.0
 REBALANCE_RETRY_S = 1.0
 COMMIT_S = 5.0
 # Subscriptions are compared with those of other members no more often: each answer names all members of the group.
-COMPARE_S = 20.0
+COMPARE_S = 60.0
 # Grace period for the previous owner of a queue, which learns of the change at the same moment, to commit its offset.
 HANDOVER_S = 0.2
 # How many topics are balanced at a time: each waits for answers, and for the previous owners of its queues.
