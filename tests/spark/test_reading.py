@@ -15,6 +15,7 @@ from sprocketmq.errors import ConnectionLost, InvalidName, RemoteProtocolError, 
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import encode_record, pack_host
+from sprocketmq.spark.source import read_ahead
 from sprocketmq.spark.source.access import TopicGone
 from sprocketmq.spark.source.planning import QueueRange
 from sprocketmq.spark.source.read_ahead import AT_ONCE
@@ -439,6 +440,42 @@ def test_brokers_whose_answers_differ_are_soon_asked_one_pull_at_a_time(broker):
         first += count
     assert read(broker, (Q0, 0, first)) == same(0, first)
     assert len(broker.pulls) < 330
+
+
+class Relaxing(FakeBroker):
+    """Hands out two messages at a time, and 50 from offset 30 on."""
+
+    def answer(self, queue, offset, *asked):
+        self.most = 2 if offset < 30 else 50
+        return super().answer(queue, offset, *asked)
+
+
+def test_a_broker_that_returns_more_by_now_is_soon_asked_for_more(monkeypatch):
+    monkeypatch.setattr(read_ahead, "RELEARN_AFTER", 20)
+    broker = Relaxing()
+    broker.plain(Q0, 0, 1000)
+    assert read(broker, (Q0, 0, 1000)) == same(0, 1000)
+    assert len(broker.pulls) < 60
+
+
+def test_pulls_under_way_are_answered_before_one_asks_for_more(monkeypatch):
+    monkeypatch.setattr(read_ahead, "RELEARN_AFTER", 3)
+    broker = Relaxing()
+    broker.plain(Q0, 0, 200)
+    slow = Slow(broker)
+    result = begin(slow, (Q0, 0, 200))
+    wait_until(lambda: slow.asked == [0])
+    slow.answer(0)
+    assert slow.asked == [*range(2, 2 + 2 * AT_ONCE, 2)]
+    slow.answer(4, 2, 6)
+    assert slow.asked == [*range(8, 8 + 2 * (AT_ONCE - 1), 2)], "two more before the third hit"
+    slow.answer(*slow.asked)
+    assert slow.asked == [38]
+    slow.answer(38)
+    while not result.done():
+        slow.answer(*slow.asked)
+    assert result.result() == [*range(200)]
+    assert len(broker.pulls) < 30
 
 
 # --- filters ---

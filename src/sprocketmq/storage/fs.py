@@ -8,7 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
@@ -356,16 +356,17 @@ def cached_part(file: File, begin: int, end: int) -> bool:
     return not isinstance(file, RealFile) or file.is_cached(begin, end)
 
 
-def read_through(path: str, begin: int, end: int) -> None:
-    """Read bytes ``[begin, end)`` of a file into the page cache and drop them. A file that cannot be opened or read is left alone."""
+def read_through(path: str, parts: Iterable[tuple[int, int]]) -> None:
+    """Read parts of a file, each from its begin to its end, into the page cache and drop them. A file that cannot be read is left alone."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
         return
     try:
-        piece = bytearray(min(end - begin, _READ_THROUGH_BYTES))
-        while begin < end and (count := os.preadv(fd, [memoryview(piece)[: end - begin]], begin)) > 0:
-            begin += count
+        for begin, end in parts:
+            piece = memoryview(bytearray(min(end - begin, _READ_THROUGH_BYTES)))
+            while begin < end and (count := os.preadv(fd, [piece[: end - begin]], begin)) > 0:
+                begin += count  # noqa: PLW2901
     except OSError:
         return
     finally:

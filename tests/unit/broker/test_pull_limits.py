@@ -139,7 +139,7 @@ def disk(monkeypatch):
         def resident(self, view, begin, end):
             return bool(self.cached)
 
-        def read(self, path, begin, end):
+        def read(self, path, parts):
             self.began += 1
             self.go.wait(30)
             self.cached.add(path)

@@ -17,6 +17,8 @@ SMALL_ANSWER_BYTES = 512 << 10
 # After a miss, pulls go one at a time for 2, 4, 8 ... answers; after 64 hits the back-off is reset.
 MAX_DOUBLINGS = 8
 RESET_AFTER = 64
+# After so many hits one pull asks for all it may: a broker returns less while messages are sent to it than when they are only read.
+RELEARN_AFTER = 256
 
 
 class PullFuture(Protocol):
@@ -66,7 +68,8 @@ class PullAhead:
 
     Some brokers return few messages however many are asked for (32 by default in the reference). They are sent several pulls at once, each
     beginning where the previous one should end if it brings as many messages as the last answer. An answer that ends elsewhere makes the
-    later pulls useless: they are dropped, and pulls go one at a time for a while, which doubles with each miss.
+    later pulls useless: they are dropped, and pulls go one at a time for a while, which doubles with each miss. From time to time a single
+    pull finds out whether the broker returns more by now.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class PullAhead:
         self._stride_bytes = 0
         self._singly = 0  # answers to wait for before several pulls at once are tried again
         self._misses = self._hits = 0
+        self._relearns = False  # the next pull is sent alone, when all that are under way are answered
         # Where the next pull begins.
         self._index = 0
         self._offset = self._ranges[0].start if self._ranges else 0
@@ -168,7 +172,7 @@ class PullAhead:
         """Return the next pull, which counts as sent, or None when it has to wait."""
         pulls = len(self._flight)
         stride = self._stride
-        if pulls and (not stride or pulls >= AT_ONCE):
+        if pulls and (not stride or pulls >= AT_ONCE or self._relearns):
             return None
         index, offset = self._index, self._offset
         if self._halted or index == len(self._ranges):
@@ -259,8 +263,13 @@ class PullAhead:
                 self._hits += 1
                 if self._hits == RESET_AFTER:
                     self._misses = 0
+                self._relearns = self._relearns or self._hits == RELEARN_AFTER
+                if self._relearns and not self._flight:
+                    self._relearns = False
+                    self._stride = 0
                 return
             self._drop_flight()
+            self._relearns = False
             self._misses += 1
             self._singly = 1 << min(self._misses, MAX_DOUBLINGS)
             self._stride = 0

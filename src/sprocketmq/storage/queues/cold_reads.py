@@ -3,13 +3,17 @@
 The end of the log counts as cached, as it was written last, and so do the blocks before it as far as the page cache has all of them. Before
 that, the page cache is asked: per block of the log, or, where records lie far apart, per run of records. Blocks that are cached as a whole,
 and parts of queues whose records lie in such blocks, are remembered for two seconds, so that a consumer that continues reading rarely costs
-a look-up.
+a look-up. For one that continues where it needed runs before, runs are loaded further than it asked for, and remembered as well.
 
 Blocks whose records are wanted are read around the page cache (``log/loaded_blocks.py``), queue files and single records through it.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import BATCH_UNIT, QUEUE_UNIT
@@ -36,6 +40,9 @@ NEAR_UNITS = 64
 MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
 MAX_BLOCKS_BYTES = 2 * BLOCK_BYTES
+# How much of the log is loaded, in runs, for a read that continues an earlier one and for those that will continue it.
+AHEAD_BYTES = 2 << 20
+MAX_FOLLOWED = 8
 # The units of a queue are read ahead of the reads that need them.
 QUEUE_AHEAD_BYTES = 256 << 10
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
@@ -53,15 +60,26 @@ class ColdRead:
     """What a read lacks: parts of files, as path, begin and end, and blocks of the log. Nothing when it only has to be limited.
 
     ``max_units`` is the number of queue units from the read's offset on that will be in memory then. The blocks stay until ``release``.
+    ``loaded`` says that ``load`` has ended, of this or of another that is ``part_of`` this one and has the same parts.
     """
 
-    __slots__ = ("_blocks", "_owner", "max_units", "parts")
+    __slots__ = ("_blocks", "_owner", "_part_of", "loaded", "max_units", "parts")
 
-    def __init__(self, parts: list[_Part], max_units: int, blocks: Sequence[LoadedBlock] = (), owner: LoadedBlocks | None = None) -> None:
+    def __init__(
+        self,
+        parts: list[_Part],
+        max_units: int,
+        blocks: Sequence[LoadedBlock] = (),
+        owner: LoadedBlocks | None = None,
+        *,
+        part_of: "ColdRead | None" = None,
+    ) -> None:
         self.parts = parts
         self.max_units = max_units
         self._blocks = blocks
         self._owner = owner
+        self._part_of = part_of or self
+        self.loaded: bool = False
 
     @property
     def waits(self) -> bool:
@@ -75,10 +93,11 @@ class ColdRead:
 
     def load(self) -> None:
         """Read the parts into the page cache, and the blocks into their memory. Runs in any thread; a deleted file is left out."""
-        for path, begin, end in self.parts:
-            read_through(path, begin, end)
+        for path, parts in groupby(self.parts, itemgetter(0)):
+            read_through(path, [(begin, end) for _, begin, end in parts])
         for block in self._blocks:
             block.load()
+        self._part_of.loaded = True
 
     def hold(self) -> None:
         """Keep the blocks until one more call of ``release``: a thread is going to load them."""
@@ -91,6 +110,22 @@ class ColdRead:
         if self._owner is not None:
             for block in self._blocks:
                 self._owner.unpin(block)
+
+
+class _QueuePart(NamedTuple):
+    """A part of a queue that counts as cached ``until`` (monotonic s): its first queue offset and the one after its last."""
+
+    begin: int
+    end: int
+    until: float
+    batches: bool
+
+
+class _Run(NamedTuple):
+    """A read that has to be loaded in runs, and the part of its queue that is cached then."""
+
+    read: ColdRead
+    part: _QueuePart
 
 
 class ColdFinder:
@@ -110,7 +145,9 @@ class ColdFinder:
         self._recent_until = 0.0
         # Parts of queues whose units and records were in the page cache: first queue offset, the one after the last, until when that is
         # believed, and whether it is a batch queue.
-        self._cached: dict[tuple[str, int], tuple[int, int, float, bool]] = {}
+        self._cached: dict[tuple[str, int], _QueuePart] = {}
+        # The last reads of each queue that had to be loaded in runs: a consumer may have several pulls under way.
+        self._runs: dict[tuple[str, int], deque[_Run]] = {}
 
     def find(self, topic: str, queue_id: int, offset: int, max_units: int, max_count: int | None = None) -> ColdRead | None:
         """Return what a read from ``offset`` on needs from the disk; None when it needs nothing.
@@ -118,12 +155,13 @@ class ColdFinder:
         The read examines up to ``max_units`` queue units, and ends earlier when ``max_count`` messages do. Where the units themselves have
         to be read first, the result is only about them: ask again afterwards.
         """
-        known = self._cached.get((topic, queue_id))
-        if known is not None:
-            begin, end, until, batches = known
-            wanted = max_count if batches else max_units  # without ``max_count`` the units of batches may cover any number of offsets
-            if wanted is not None and begin <= offset and offset + wanted <= end and self._clock.monotonic() < until:
-                return None
+        key = topic, queue_id
+        if self._is_within(self._cached.get(key), offset, max_units, max_count):
+            return None
+        runs = self._runs.get(key, ())
+        for run in runs:
+            if self._is_within(run.part, offset, max_units, max_count):
+                return None if run.read.loaded else ColdRead(run.read.parts, max_units, part_of=run.read)
         log = self._log
         if log.committed_end - log.min_offset <= TAIL_BYTES:
             return None
@@ -165,7 +203,8 @@ class ColdFinder:
             if near >= NEAR_UNITS:
                 return ColdRead([], near)
         far = min(first + ahead, end)
-        if far > stop and not self._missing_units(queue, first, far, end):
+        knows_far = far > stop and not self._missing_units(queue, first, far, end)
+        if knows_far:
             far_offset, far_size = queue.unit(far - 1)[:2]
             if self._span_is_cached(start, far_offset + far_size):
                 self._remember(queue, offset, far)
@@ -181,8 +220,32 @@ class ColdFinder:
                 span = log_offset + size - start
             if 0 < span <= MAX_READ_BYTES:
                 return self._find_blocks(start, log_offset + size, count)
+        continues = any(run.part.begin < offset <= run.part.end for run in runs)
+        if continues and knows_far:
+            units = queue.read_units(first, far)
         records = [(log_offset, max(0, size)) for log_offset, size, *_ in layout.iter_unpack(units)]  # damaged units may name any
-        return self._find_runs(records)
+        wanted_units = stop - first
+        if self._all_in_cached_blocks(records[:wanted_units]):
+            return None
+        parts, found_units = self._find_runs(records, wanted_units, check=not continues)
+        if not parts and found_units >= wanted_units:
+            self._remember(queue, offset, first + found_units)
+            return None
+        found = ColdRead(parts, found_units)
+        if parts:
+            if len(self._runs) >= _MAX_REMEMBERED:
+                self._runs.clear()
+            self._runs.setdefault(key, deque(maxlen=MAX_FOLLOWED)).append(_Run(found, self._part(queue, offset, first + found_units)))
+        return found
+
+    def _is_within(self, part: _QueuePart | None, offset: int, max_units: int, max_count: int | None) -> bool:
+        """Return whether a read needs nothing but a part of its queue, which still counts as cached."""
+        if part is None:
+            return False
+        wanted = max_count if part.batches else max_units  # without ``max_count`` the units of batches may cover any number of offsets
+        if wanted is None or offset < part.begin or offset + wanted > part.end:
+            return False
+        return self._clock.monotonic() < part.until
 
     def _is_recent(self, log_offset: int) -> bool:
         """Return whether everything from ``log_offset`` to the end of the log is in the page cache: no reader behind it needs the disk."""
@@ -244,13 +307,17 @@ class ColdFinder:
 
     def _remember(self, queue: Queue, offset: int, stop: int) -> None:
         """Remember that the queue is cached from ``offset`` to the last unit before ``stop``."""
+        if len(self._cached) >= _MAX_REMEMBERED:
+            self._cached.clear()
+        self._cached[queue.topic, queue.queue_id] = self._part(queue, offset, stop)
+
+    def _part(self, queue: Queue, offset: int, stop: int) -> _QueuePart:
+        """Return what is to be remembered of a queue that is cached from ``offset`` to the last unit before ``stop``."""
         batches = isinstance(queue, BatchConsumeQueue)
         if isinstance(queue, BatchConsumeQueue):
             base, count = queue.unit(stop - 1)[4:6]
             stop = base + count
-        if len(self._cached) >= _MAX_REMEMBERED:
-            self._cached.clear()
-        self._cached[queue.topic, queue.queue_id] = offset, stop, self._clock.monotonic() + FRESH_S, batches
+        return _QueuePart(offset, stop, self._clock.monotonic() + FRESH_S, batches)
 
     @staticmethod
     def _missing_units(queue: Queue, first: int, stop: int, end: int) -> list[_Part]:
@@ -290,30 +357,35 @@ class ColdFinder:
             begin = stop
         return True
 
-    def _find_runs(self, records: Sequence[_Record]) -> ColdRead | None:
-        """Check the records one by one, and merge those that are close."""
-        if self._all_in_cached_blocks(records):
-            return None
+    def _find_runs(self, records: Sequence[_Record], wanted: int, *, check: bool) -> tuple[list[_Part], int]:
+        """Merge records that are close, and look up which are missing. Returns these parts, and up to which record they go.
+
+        More than the first ``wanted`` are only included as long as all take AHEAD_BYTES at most. Without ``check`` all count as missing:
+        reading what is cached costs another thread less than asking for each run costs the loop.
+        """
         runs: list[list[int]] = []
         total = units = 0
+        limit = MAX_READ_BYTES
         for log_offset, size in records:
+            if units == wanted:
+                limit = AHEAD_BYTES
             if runs and 0 <= log_offset - runs[-1][1] <= GAP_BYTES:
                 more = log_offset + size - runs[-1][1]
-                if total + more > MAX_READ_BYTES:
+                if total + more > limit:
                     break
                 runs[-1][1] += more
                 total += more
             else:
-                if len(runs) == MAX_RUNS or (runs and total + size > MAX_READ_BYTES):
+                if len(runs) == MAX_RUNS or (runs and total + size > limit):
                     break
                 runs.append([log_offset, log_offset + size])
                 total += size
             units += 1
         parts: list[_Part] = []
         for begin, end in runs:
-            if not self._is_cached(begin, end):
+            if not (check and self._is_cached(begin, end)):
                 parts += self._parts(begin, end)
-        return ColdRead(parts, units) if parts or units < len(records) else None
+        return parts, units
 
     def _all_in_cached_blocks(self, records: Sequence[_Record]) -> bool:
         """Return whether each record lies in blocks that are cached as a whole: the queues of many topics share these blocks."""

@@ -189,6 +189,7 @@ def test_whatever_is_cached_reads_return_the_next_messages(bench: Any, monkeypat
     if batched:
         bench.store.declare_batch_topic("orders")
     sent: list[list[bytes]] = [[] for _ in range(4)]
+    following = [0] * 4
     for step in range(300):
         queue = chance.randrange(4)
         bodies = sent[queue]
@@ -196,7 +197,7 @@ def test_whatever_is_cached_reads_return_the_next_messages(bench: Any, monkeypat
             more = [b"%d" % (len(bodies) + n) * chance.randint(1, 200) for n in range(chance.randint(1, 5))]
             (bench.send_inner_batch if batched else bench.send_batch)(more, queue=queue)
             bodies += more
-        offset = chance.randrange(len(bodies))
+        offset = following[queue] if following[queue] < len(bodies) and chance.random() < 0.6 else chance.randrange(len(bodies))
         count = chance.randint(1, 40)
         found = bench.store.find_cold("orders", queue, offset, count, count)
         limit = None
@@ -207,6 +208,7 @@ def test_whatever_is_cached_reads_return_the_next_messages(bench: Any, monkeypat
         messages = [m for m in decode_records(b"".join(result.buffers)) if m.queue_offset >= offset]
         assert [m.body for m in messages] == bodies[offset : result.next_offset]
         assert messages
+        following[queue] = result.next_offset
         if found is not None:
             found.release()
         bench.clock.advance(chance.choice([0, 0, 0, 0.5, cold_reads.FRESH_S]))
@@ -214,6 +216,60 @@ def test_whatever_is_cached_reads_return_the_next_messages(bench: Any, monkeypat
             bench.restart()
             if batched:
                 bench.store.declare_batch_topic("orders")
+
+
+@pytest.fixture
+def scattered(bench: Any, cold: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A store whose topic ``orders`` has 30 messages that lie far apart; nothing of the log is in the page cache."""
+    monkeypatch.setattr(cold_reads, "GAP_BYTES", 1000)
+    for n in range(30):
+        bench.send(b"%d" % n)
+        bench.send(b"x" * 5000, "other")
+    return bench
+
+
+def test_the_runs_of_a_read_that_continues_are_loaded_further(scattered: Any) -> None:
+    find = scattered.store.find_cold
+    first = find("orders", 0, 0, 4)
+    assert len(log_parts(first)) == 4, "it may be the only one"
+    first.load()
+    assert find("orders", 0, 0, 4) is None
+    second = find("orders", 0, 4, 4)
+    assert len(log_parts(second)) == 26
+    second.load()
+    assert [find("orders", 0, offset, 4) for offset in range(4, 27)] == [None] * 23
+    scattered.clock.advance(cold_reads.FRESH_S)
+    assert len(log_parts(find("orders", 0, 8, 4))) == 22
+
+
+def test_the_runs_that_are_loaded_further_are_limited(scattered: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "AHEAD_BYTES", 700)
+    scattered.store.find_cold("orders", 0, 0, 2)
+    total = sum(end - begin for begin, end in log_parts(scattered.store.find_cold("orders", 0, 2, 2)))
+    assert 400 < total <= 700
+    # What is asked for may take more.
+    assert len(log_parts(scattered.store.find_cold("orders", 0, 4, 20))) == 20
+
+
+def test_reads_that_continue_while_runs_are_loaded_wait_for_the_same(scattered: Any) -> None:
+    find = scattered.store.find_cold
+    find("orders", 0, 0, 4)
+    loading = find("orders", 0, 4, 4)
+    waiting = find("orders", 0, 8, 4)
+    assert (waiting.key, waiting.max_units) == (loading.key, 4)
+    loading.load()
+    assert find("orders", 0, 8, 4) is None
+    # When the first of them is refused, another one loads them.
+    scattered.clock.advance(cold_reads.FRESH_S)
+    refused, loads = find("orders", 0, 20, 4), find("orders", 0, 22, 4)
+    assert refused.key == loads.key
+    loads.load()
+    assert find("orders", 0, 23, 4) is None
+
+
+def test_a_reader_elsewhere_in_the_queue_does_not_continue(scattered: Any) -> None:
+    scattered.store.find_cold("orders", 0, 20, 4)
+    assert len(log_parts(scattered.store.find_cold("orders", 0, 3, 4))) == 4
 
 
 @pytest.mark.parametrize("batched", [False, True])
