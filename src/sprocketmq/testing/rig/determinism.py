@@ -4,6 +4,7 @@ import os
 import random
 import secrets
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -28,6 +29,7 @@ def seeded(seed: str, loop: VirtualLoop) -> Iterator[None]:
     rng = random.Random(f"{seed} system")
     pids = count(1000)
     serials = count(1)
+    hashed: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def nanoseconds() -> int:
         return round(loop.time() * 1e9)
@@ -36,7 +38,10 @@ def seeded(seed: str, loop: VirtualLoop) -> Iterator[None]:
         return EPOCH_MS + int(loop.time() * 1000)
 
     def serial(self: Any) -> int:
-        return int(self.__dict__.setdefault("_serial", next(serials)))
+        known = hashed.get(id(self))
+        if known is None or known[0]() is not self:  # the id of an object that is gone may be another's
+            known = hashed[id(self)] = (weakref.ref(self), next(serials))
+        return known[1]
 
     patches = {
         (time, "monotonic"): loop.time,

@@ -156,7 +156,7 @@ async def test_subscriptions_are_compared_once_for_many_changes_of_members(clust
         for name in "uvwxyz":  # a round begins when the one before has compared
             await joins(name)
         assert cluster.broker.count(Q.GET_CONSUMER_CONNECTION_LIST) == compared + 1
-        clock.advance(20.0)
+        clock.advance(group_member.COMPARE_S)
         await joins("zz")
         await cluster.broker.until(lambda: cluster.broker.count(Q.GET_CONSUMER_CONNECTION_LIST) == compared + 2)
 
