@@ -5,7 +5,8 @@ warm session on the same cores as the brokers: the `rocketmq` source over a plai
 and on Apache's, each with its defaults; Spark's own scan of the same rows in Parquet (uncompressed and without dictionaries, which is fastest
 for such bodies); Apache's push consumer over the same topics of Apache's broker, touching every body; and a source whose tasks hand over one
 Arrow batch of the same messages again and again, with no broker at all. The rows go to Spark's "noop" sink, which reads every column and
-keeps nothing. What is not measured stands still meanwhile. With ``--mixed`` bodies have 512 to 1,536 bytes.
+keeps nothing. What is not measured stands still meanwhile. With ``--mixed`` bodies have 512 to 1,536 bytes. With ``--cold`` nothing is in
+the page cache when a read begins, neither of the brokers' stores nor of the Parquet files.
 
 Beside each rate stands the processor time of a row: of the JVM, of Spark's Python workers, and of the brokers. Exits 1 when a goal is missed,
 2 when Apache's side cannot run here (our figures are written all the same).
@@ -33,6 +34,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tests.interop import apache
 
 from benchmarks.load.sides import Side, Topic, create_topic, ours, theirs
+from benchmarks.load.stores import give_back
 from benchmarks.processor import processor_s, us_a_row
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, Producer
@@ -207,6 +209,8 @@ def measure(sides: Mapping[str, Side], options: argparse.Namespace, directory: s
             # Who goes first changes from round to round: Spark's JVM takes a moment to be itself again after it stood still.
             turn = number % len(runs)
             for name, run in [*runs.items()][turn:] + [*runs.items()][:turn]:
+                if options.cold:
+                    give_back(path for path in Path(directory).rglob("*") if path.is_file())
                 before = processor_s()
                 rate = run()
                 if number >= options.warm:
@@ -247,6 +251,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages in each topic (1,000,000)")
     parser.add_argument("--mixed", action="store_true", help="bodies of 512 to 1,536 bytes instead of 1,024")
+    parser.add_argument("--cold", action="store_true", help="drop all files from the page cache before each read")
     parser.add_argument("--warm", type=int, default=3, help="rounds before counting (3)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds counted (5)")
     parser.add_argument("--no-apache", action="store_true", help="our broker and the ceiling only")
@@ -270,12 +275,14 @@ def main() -> int:
     setting = {
         "what": f"batch reads of {options.messages} messages, default columns, local[{CORES}], warm session",
         "body_bytes": MIXED_BYTES if options.mixed else BODY_BYTES,
+        "page_cache": not options.cold,
         "queues": QUEUES,
         "fill_batch": BATCH,
         "apache_version": apache.VERSION,
         "java_push_consumer": CONSUME,
     }
-    path = write_result("spark-read-mixed" if options.mixed else "spark-read", {"setting": setting, **figures, "goals": results})
+    name = "-".join(["spark-read", *(["mixed"] if options.mixed else []), *(["cold"] if options.cold else [])])
+    path = write_result(name, {"setting": setting, **figures, "goals": results})
     for name, one in figures["rows_per_s"].items():
         spent = figures["processor_us_a_row"][name]
         print(f"{name:16} {one['median']:10,.0f} rows/s  processor time {spent['all']:.2f} us a row  {results.get(name, '')}")
