@@ -17,7 +17,7 @@ class Survivors:
     """Exempts what has survived a full garbage collection from the following ones, for ``THAW_S`` at a time; a callback for ``gc``.
 
     A full collection stops the event loop, and one of a broker with 10,000 clients would last 50 ms. Most of what it visits lives as long
-    as its connection and is freed by its reference count. Python from 3.14 on collects in small steps, and no step is a full collection.
+    as its connection and is freed by its reference count.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
