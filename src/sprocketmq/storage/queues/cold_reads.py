@@ -42,7 +42,9 @@ MAX_READ_BYTES = 32 << 20
 MAX_BLOCKS_BYTES = 2 * BLOCK_BYTES
 # How much of the log is loaded, in runs, for a read that continues an earlier one and for those that will continue it.
 AHEAD_BYTES = 2 << 20
+# That many of the last reads in runs are known of a queue, and of so many queues. Each may have MAX_RUNS parts.
 MAX_FOLLOWED = 8
+MAX_FOLLOWED_QUEUES = 256
 # The units of a queue are read ahead of the reads that need them.
 QUEUE_AHEAD_BYTES = 256 << 10
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
@@ -143,8 +145,7 @@ class ColdFinder:
         # Where the end of the log begins that is in the page cache as a whole, and until when that is assumed.
         self._recent_from = 0
         self._recent_until = 0.0
-        # Parts of queues whose units and records were in the page cache: first queue offset, the one after the last, until when that is
-        # believed, and whether it is a batch queue.
+        # Parts of queues whose units and records were in the page cache.
         self._cached: dict[tuple[str, int], _QueuePart] = {}
         # The last reads of each queue that had to be loaded in runs: a consumer may have several pulls under way.
         self._runs: dict[tuple[str, int], deque[_Run]] = {}
@@ -233,7 +234,7 @@ class ColdFinder:
             return None
         found = ColdRead(parts, found_units)
         if parts:
-            if len(self._runs) >= _MAX_REMEMBERED:
+            if key not in self._runs and len(self._runs) >= MAX_FOLLOWED_QUEUES:
                 self._runs.clear()
             self._runs.setdefault(key, deque(maxlen=MAX_FOLLOWED)).append(_Run(found, self._part(queue, offset, first + found_units)))
         return found
