@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,38 @@ async def read():
 asyncio.run(read())
 """
 
+READ_POPS = """
+import os
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # before the imports, which take a tenth of a second
+import asyncio, json, sys, time
+from benchmarks.load.popping import BATCH_ACK, FOUND, acknowledged, pop, receipts
+from sprocketmq import AdminClient
+from sprocketmq.net.client import ConnectionPool
+
+async def read(namesrv, group, count, at_once):
+    total = taken = 0
+    async with AdminClient(namesrv=namesrv) as admin:
+        broker, = (await admin.cluster()).broker_addr_table.values()
+    pool = ConnectionPool(expected="broker")
+    conn = await pool.get(broker.broker_addrs[0])
+    began = time.monotonic()
+    async def work():
+        nonlocal total, taken
+        while taken < count:
+            answer = await pop(conn, group, "old")
+            if answer is None:
+                continue
+            total += len(answer.body)
+            taken += sum(len(offsets) for _, _, offsets in receipts(answer.ext))
+            acked = await conn.request(BATCH_ACK, ext={}, body=acknowledged(group, "old", broker.broker_name, answer.ext), timeout_s=30)
+            assert acked.code == FOUND, acked.remark
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    print(json.dumps({"bytes": total, "messages": taken, "seconds": time.monotonic() - began}), flush=True)
+    await pool.close()
+
+asyncio.run(read(sys.argv[1], sys.argv[2], int(sys.argv[3]), 4))
+"""
+
 
 class Serving:
     """A nameserver and a broker in a process of their own."""
@@ -122,17 +155,21 @@ def figures(taken: list[float]) -> dict[str, float]:
     return {"sends": len(ordered), **at, "max_ms": round(ordered[-1], 3)}
 
 
-def one_round(root: Path, rate: float, seconds: float) -> dict[str, Any]:
-    """Measure sends alone for ``seconds``, then beside the reader until it has read everything."""
+def one_round(root: Path, options: argparse.Namespace, reader: Sequence[str]) -> dict[str, Any]:
+    """Measure sends alone for some seconds, then beside the reader until it has read everything.
+
+    ``reader`` is a program and its arguments after the address of the nameserver.
+    """
+    rate, seconds = options.rate, options.seconds
     give_back(path for path in root.rglob("*") if path.is_file())
     serving = Serving(root)
     try:
         asyncio.run(send(serving.namesrv, rate, lambda spent: spent > 2))
         alone = figures(asyncio.run(send(serving.namesrv, rate, lambda spent: spent > seconds)))
-        reader = subprocess.Popen([sys.executable, "-c", READ, serving.namesrv], stdout=subprocess.PIPE, text=True)
-        beside = figures(asyncio.run(send(serving.namesrv, rate, lambda _: reader.poll() is not None)))
-        assert reader.stdout is not None
-        read = json.loads(reader.stdout.read())
+        reading = subprocess.Popen([sys.executable, "-c", reader[0], serving.namesrv, *reader[1:]], stdout=subprocess.PIPE, text=True)
+        beside = figures(asyncio.run(send(serving.namesrv, rate, lambda _: reading.poll() is not None)))
+        assert reading.stdout is not None
+        read = json.loads(reading.stdout.read())
     finally:
         serving.stop()
     read["mb_per_s"] = round(read["bytes"] / read["seconds"] / 1e6, 1)
@@ -151,14 +188,16 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=2000.0, help="sends a second (2,000)")
     parser.add_argument("--seconds", type=float, default=15.0, help="length of a round of sends alone (15)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each of sends alone and beside a reader (5)")
+    parser.add_argument("--pops", action="store_true", help="read by pops of 32 messages, acknowledged, with a result file of its own")
     parser.add_argument("--directory", type=Path, help="where the store is made: a disk, as a tmpfs keeps everything in memory")
     options = parser.parse_args()
     rounds = []
     with tempfile.TemporaryDirectory(prefix="sprocketmq-cold-reads-", dir=options.directory) as directory:
         root = Path(directory) / "store"
-        fill(root, int(options.gib * GIB), "old", queues=QUEUES)
+        count = fill(root, int(options.gib * GIB), "old", queues=QUEUES)
         for number in range(options.rounds):
-            done = one_round(root, options.rate, options.seconds)
+            reader = (READ_POPS, f"far_behind_{number}", str(count)) if options.pops else (READ,)
+            done = one_round(root, options, reader)
             rounds.append(done)
             print(
                 f"round {number + 1}: p99 {done['alone']['p99_ms']:.2f} ms alone, {done['beside']['p99_ms']:.2f} ms beside a reader"
@@ -168,7 +207,10 @@ def main() -> int:
     ratio = spread((done["p99_ratio"] for done in rounds), 3)
     missed = ratio["median"] > GOAL
     setting = {"gib": options.gib, "rate": options.rate, "seconds": options.seconds, "queues": QUEUES}
-    write_result("load-cold-reads", {**setting, "goal": GOAL, "p99_ratio": ratio, "missed": missed, "rounds": rounds})
+    write_result(
+        "load-cold-pops" if options.pops else "load-cold-reads",
+        {**setting, "goal": GOAL, "p99_ratio": ratio, "missed": missed, "rounds": rounds},
+    )
     print(f"p99 beside a reader is {ratio['median']:.2f} times the p99 alone (goal at most {GOAL}){', MISSED' if missed else ''}")
     return 1 if missed else 0
 

@@ -8,8 +8,6 @@ messages from our producer first, and are warmed until Apache's has compiled its
 
 import argparse
 import asyncio
-import base64
-import json
 import os
 import statistics
 import sys
@@ -24,6 +22,7 @@ import uvloop
 from tests.interop import apache
 
 from benchmarks.load.child_servers import child_servers, send_all
+from benchmarks.load.popping import BATCH_ACK, FOUND, acknowledged, pop, receipts
 from benchmarks.load.rounds import QUEUES, turns, verdict
 from benchmarks.report import write_result
 from sprocketmq import AdminClient, Producer
@@ -38,8 +37,7 @@ GOALS = {"rate": 100_000.0, "ours / apache": 1.2}
 KINDS = {"batch": 4, "batch, 16 at a time": 16, "single": 4}
 GOAL = "batch"
 WARM_ROUNDS = 3
-POP, ACK, BATCH_ACK = 200050, 200051, 200151
-FOUND = 0
+ACK = 200051
 
 
 class Cluster(NamedTuple):
@@ -49,27 +47,6 @@ class Cluster(NamedTuple):
     broker: str
     address: str
     cpu_s: Callable[[], float]
-
-
-def receipts(ext: dict[str, str]) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield queue, start offset and offsets of an answer."""
-    starts = {item.split(" ")[1]: int(item.split(" ")[2]) for item in ext["startOffsetInfo"].split(";")}
-    for item in ext["msgOffsetInfo"].split(";"):
-        _, queue, offsets = item.split(" ")
-        yield int(queue), starts[queue], [int(offset) for offset in offsets.split(",")]
-
-
-def acknowledged(group: str, broker: str, ext: dict[str, str]) -> bytes:
-    """Return the body of one acknowledgement for all messages of an answer."""
-    acks = []
-    for queue, start, offsets in receipts(ext):
-        bits = 0
-        for offset in offsets:
-            bits |= 1 << offset - start
-        text = base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
-        fields = {"c": group, "t": TOPIC, "r": "0", "so": start, "q": queue, "rq": int(ext["reviveQid"])}
-        acks.append({**fields, "pt": int(ext["popTime"]), "it": int(ext["invisibleTime"]), "b": text})
-    return json.dumps({"brokerName": broker, "acks": acks}).encode()
 
 
 async def pop_all(cluster: Cluster, kind: str, count: int) -> float:
@@ -82,12 +59,13 @@ async def pop_all(cluster: Cluster, kind: str, count: int) -> float:
     async def work() -> None:
         nonlocal taken
         while taken < count:
-            ext = await pop(conn, group)
-            if ext is None:
+            answer = await pop(conn, group, TOPIC)
+            if answer is None:
                 continue
+            ext = answer.ext
             taken += sum(len(offsets) for _, _, offsets in receipts(ext))
             if kind != "single":
-                answers = [conn.request(BATCH_ACK, ext={}, body=acknowledged(group, cluster.broker, ext), timeout_s=30)]
+                answers = [conn.request(BATCH_ACK, ext={}, body=acknowledged(group, TOPIC, cluster.broker, ext), timeout_s=30)]
             else:
                 answers = list(singly(conn, group, cluster.broker, ext))
             for answer in await asyncio.gather(*answers):
@@ -98,14 +76,6 @@ async def pop_all(cluster: Cluster, kind: str, count: int) -> float:
     elapsed = time.perf_counter() - began
     await pool.close()
     return elapsed
-
-
-async def pop(conn: Connection, group: str) -> dict[str, str] | None:
-    """Pop up to 32 messages; None when there were none."""
-    fields = {"consumerGroup": group, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "5000"}
-    more = {"bornTime": str(int(time.time() * 1000)), "initMode": "0", "expType": "TAG", "exp": "*", "order": "false"}
-    answer = await conn.ask(POP, ext={**fields, **more}, timeout_s=30)
-    return answer.ext if answer.code == FOUND else None
 
 
 def singly(conn: Connection, group: str, broker: str, ext: dict[str, str]) -> Iterator["asyncio.Future[Command]"]:

@@ -10,6 +10,7 @@ from sprocketmq.broker.arrivals import Arrivals
 from sprocketmq.broker.attributes import BATCH_QUEUES, QUEUE_TYPE
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.cold_reads import DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.config_changes import ChangedSettings
 from sprocketmq.broker.copies import CopyTable
@@ -107,8 +108,18 @@ class BrokerParts(ABC):
             learned=self._master_learned,
             background=self.background,
         )
+        self.disk_reads = DiskReads()
         self.pulls = PullHandlers(
-            config, self.store, self.topics, self.groups, self.clients, self.offsets, self.counters, self.role, clock=clock
+            config,
+            self.store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.counters,
+            self.role,
+            disk=self.disk_reads,
+            clock=clock,
         )
         self.acks: Acks[Stored] = Acks(
             sync=config.store.flush_disk_type == "SYNC_FLUSH",
@@ -164,6 +175,7 @@ class BrokerParts(ABC):
             self.groups,
             self.offsets,
             self.counters,
+            disk=self.disk_reads,
             fs=fs,
             clock=clock,
             soon=lambda call: asyncio.get_running_loop().call_soon(call),

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from sprocketmq.broker.checked_pull import Pull, PullRefused, from_the_asked_offset, response_code
 from sprocketmq.broker.clients import ClientRegistry, tag_filter
-from sprocketmq.broker.cold_reads import ColdReads
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.reading import messages_at_once, read_matching
 from sprocketmq.broker.filters.refusals import TURNED_OFF, FilterRefused, condition_of, is_sql
@@ -85,6 +85,7 @@ class PullHandlers:
         counters: BrokerCounters,
         role: BrokerRole,
         *,
+        disk: DiskReads,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._role = role
@@ -100,7 +101,7 @@ class PullHandlers:
         self._unread: dict[ServerConnection, int] = {}
         self.held = HeldPulls(clock, read=self._read, answer=self._answer, moved=self._answer_held_moved)
         self.arrived = self.held.arrived
-        self._cold: ColdReads[Pull] = ColdReads(self._loaded)
+        self._cold: ColdReads[Pull] = ColdReads(disk, self._loaded)
         self._sends = counters.put_requests
         self._sends_until = 0.0
         # Queues with a reader that is behind, and until when that is assumed (monotonic s).
@@ -458,6 +459,6 @@ class PullHandlers:
         self._unread.pop(conn, None)
 
     def close(self) -> None:
-        """Stop the timer and the threads; pulls that wait end with their connections."""
+        """Stop the timer; pulls that wait end with their connections."""
         self.held.close()
         self._cold.close()

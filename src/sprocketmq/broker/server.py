@@ -245,6 +245,7 @@ class Broker(BrokerParts):
         await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
+        self.disk_reads.close()
         await self.flusher.stop()
         try:
             if self.opened:
@@ -275,6 +276,7 @@ class Broker(BrokerParts):
         await self._fast_server.stop()
         await self._server.stop()
         self.pulls.close()
+        self.disk_reads.close()
         self.pops.abandon()
         await self.flusher.stop()
         self.store.abandon()

@@ -9,13 +9,14 @@ sys.path.append(str(Path(__file__).parent))  # for asking, as test modules are i
 
 from asking import Asking
 from pairs import follows
-from slowdisk import SlowDisk
+from slowdisk import ColdDisk, SlowDisk
 
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.replication.roles import Role
 from sprocketmq.clock import SYSTEM_CLOCK, ManualClock
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.storage import fs
+from sprocketmq.storage.queues import cold_reads
 from sprocketmq.storage.store import StoreConfig
 from sprocketmq.testing import eventually
 
@@ -37,6 +38,17 @@ def disk():
     disk = SlowDisk()
     yield disk
     disk.let_go()
+
+
+@pytest.fixture
+def cold_disk(monkeypatch):
+    """Nothing that a broker reads is in the page cache."""
+    disk = ColdDisk()
+    monkeypatch.setattr(cold_reads, "TAIL_BYTES", 0)
+    monkeypatch.setattr(cold_reads, "resident", disk.resident)
+    monkeypatch.setattr(cold_reads, "read_through", disk.read)
+    yield disk
+    disk.go.set()
 
 
 @pytest.fixture

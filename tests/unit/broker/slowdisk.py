@@ -1,4 +1,4 @@
-"""A disk that takes its time, or fails, when told to."""
+"""Disks that take their time, or fail, when told to."""
 
 import errno
 import os
@@ -83,3 +83,20 @@ class _LogFile(_SlowFile):
     def pwritev(self, *args):
         self._disk.before_write()
         self._file.pwritev(*args)
+
+
+class ColdDisk:
+    """A page cache that has nothing, until ``go`` is set: a read of a part of a file waits for it. ``began`` counts these reads."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.cached = set()
+        self.began = 0
+
+    def resident(self, view, begin, end):
+        return bool(self.cached)
+
+    def read(self, path, parts):
+        self.began += 1
+        self.go.wait(30)
+        self.cached.add(path)

@@ -1,7 +1,6 @@
 """What counts as in memory or on the disk, which broker answers suggest, slaves, and pulls that wait for the disk."""
 
 import asyncio
-import threading
 
 import pytest
 from tests.inside import queue_of
@@ -126,118 +125,92 @@ async def test_a_slave_without_slave_read_enable_refuses_pulls(start_broker, con
 # --- pulls that wait for the disk ---
 
 
-@pytest.fixture
-def disk(monkeypatch):
-    """A page cache that has nothing, until ``go`` is set: a read of a part of a file waits for it."""
-
-    class Disk:
-        def __init__(self):
-            self.go = threading.Event()
-            self.cached = set()
-            self.began = 0
-
-        def resident(self, view, begin, end):
-            return bool(self.cached)
-
-        def read(self, path, parts):
-            self.began += 1
-            self.go.wait(30)
-            self.cached.add(path)
-
-    disk = Disk()
-    monkeypatch.setattr(finder, "TAIL_BYTES", 0)
-    monkeypatch.setattr(finder, "resident", disk.resident)
-    monkeypatch.setattr(finder, "read_through", disk.read)
-    yield disk
-    disk.go.set()
-
-
-async def test_a_pull_waits_for_the_disk_and_no_other_request_does(broker, ask, disk):
+async def test_a_pull_waits_for_the_disk_and_no_other_request_does(broker, ask, cold_disk):
     await fill(ask, 3)
     cold = asyncio.ensure_future(ask.pull("orders", 0))
-    await eventually(lambda: disk.began)
+    await eventually(lambda: cold_disk.began)
     assert (await ask.send("orders")).code == 0
     assert not cold.done()
-    disk.go.set()
+    cold_disk.go.set()
     assert len(decode_records((await cold).body)) == 4
 
 
-async def test_a_pull_that_waits_for_the_disk_is_answered_when_its_topic_is_deleted(broker, ask, disk):
+async def test_a_pull_that_waits_for_the_disk_is_answered_when_its_topic_is_deleted(broker, ask, cold_disk):
     await fill(ask, 3)
     cold = asyncio.ensure_future(ask.pull("orders", 0))
-    await eventually(lambda: disk.began)
+    await eventually(lambda: cold_disk.began)
     broker.pulls.topic_deleted(broker.topics.get("orders"))
     assert (await cold).code == 17
-    disk.go.set()
+    cold_disk.go.set()
 
 
-async def test_a_connection_may_end_while_its_pull_waits_for_the_disk(broker, connect, ask, disk):
+async def test_a_connection_may_end_while_its_pull_waits_for_the_disk(broker, connect, ask, cold_disk):
     await fill(ask, 3)
     other = await connect(broker)
     cold = asyncio.ensure_future(other.pull("orders", 0))
-    await eventually(lambda: disk.began)
+    await eventually(lambda: cold_disk.began)
     await other.close()
     with pytest.raises(Exception, match=r"."):
         await cold
-    disk.go.set()
+    cold_disk.go.set()
     assert len(await ask.bodies("orders")) == 3
 
 
-async def test_retention_may_delete_what_a_pull_waits_for(broker, ask, disk, monkeypatch):
+async def test_retention_may_delete_what_a_pull_waits_for(broker, ask, cold_disk, monkeypatch):
     await fill(ask, 3)
     cold = asyncio.ensure_future(ask.pull("orders", 0))
-    await eventually(lambda: disk.began)
+    await eventually(lambda: cold_disk.began)
     monkeypatch.setattr(type(broker.store), "find_cold", lambda *_: None)
     queue_of(broker.store, "orders", 0).min_offset = 2
-    disk.go.set()
+    cold_disk.go.set()
     answer = await cold
     assert (answer.code, answer.remark, int(answer.ext["nextBeginOffset"])) == (21, "OFFSET_TOO_SMALL", 2)
 
 
-async def test_pulls_that_wait_for_the_disk_are_limited(broker, ask, disk, monkeypatch):
-    monkeypatch.setattr(cold_reads, "MAX_PULLS", 2)
+async def test_pulls_that_wait_for_the_disk_are_limited(broker, ask, cold_disk, monkeypatch):
+    monkeypatch.setattr(cold_reads, "MAX_WAITING", 2)
     await fill(ask, 3)
     waiting = [asyncio.ensure_future(ask.pull("orders", offset)) for offset in range(2)]
-    await eventually(lambda: disk.began == 2)
+    await eventually(lambda: cold_disk.began == 2)
     answer = await ask.pull("orders", 0)
     assert (answer.code, answer.remark) == (2, "[OVERLOAD]system busy, start flow control for a while")
-    disk.go.set()
+    cold_disk.go.set()
     assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
 
 
-async def test_pulls_of_the_same_messages_share_a_read_of_the_disk(broker, ask, disk):
+async def test_pulls_of_the_same_messages_share_a_read_of_the_disk(broker, ask, cold_disk):
     await fill(ask, 3)
     waiting = [asyncio.ensure_future(ask.bodies("orders")) for _ in range(3)]
-    await eventually(lambda: disk.began)
+    await eventually(lambda: cold_disk.began)
     await ask.pull("unknown", 0)  # the pulls before it have come as well
-    disk.go.set()
+    cold_disk.go.set()
     assert [len(found) for found in await asyncio.gather(*waiting)] == [3, 3, 3]
-    assert disk.began == 1
+    assert cold_disk.began == 1
 
 
-async def test_a_disk_that_loses_everything_again_delays_a_pull_three_times_at_most(broker, ask, disk, monkeypatch):
+async def test_a_disk_that_loses_everything_again_delays_a_pull_three_times_at_most(broker, ask, cold_disk, monkeypatch):
     await fill(ask, 3)
     monkeypatch.setattr(finder, "resident", lambda *_: False)
-    disk.go.set()
+    cold_disk.go.set()
     assert len(await ask.bodies("orders")) == 3
-    assert disk.began == 3
+    assert cold_disk.began == 3
 
 
-async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_five_seconds(start_broker, connect, clock, disk):
+async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_five_seconds(start_broker, connect, clock, cold_disk):
     ask = await connect(await start_broker(max_transfer_count_on_message_in_disk=2))
     await fill(ask, 6)
-    disk.go.set()
+    cold_disk.go.set()
     assert [len(await ask.bodies("orders", offset)) for offset in (0, 2)] == [2, 2]
-    assert disk.began == 1
+    assert cold_disk.began == 1
     assert (await ask.pull("orders", 6)).code == 19
     clock.advance(10)
     assert len(await ask.bodies("orders", 1)) == 5
 
 
-async def test_answers_from_the_disk_are_shorter_while_messages_come_in(start_broker, connect, clock, disk):
+async def test_answers_from_the_disk_are_shorter_while_messages_come_in(start_broker, connect, clock, cold_disk):
     ask = await connect(await start_broker(max_transfer_bytes_on_message_in_disk=4800))
     await fill(ask, 6, 300)
-    disk.go.set()
+    cold_disk.go.set()
     assert len(await ask.bodies("orders")) == 2
     clock.advance(2)
     assert len(await ask.bodies("orders")) == 6

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from sprocketmq.broker.clients import tag_filter
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.refusals import FilterRefused, condition_of, is_sql
 from sprocketmq.broker.filters.sql92 import Condition
@@ -13,7 +14,7 @@ from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pop.journal import Journal
-from sprocketmq.broker.pop.popping import ORDERLY, Popping, Taken
+from sprocketmq.broker.pop.popping import ORDERLY, NotInMemory, Popping, Taken
 from sprocketmq.broker.pop.receipts import PopRefused, ReceiptHandlers, checked_invisible, no_topic
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter, PopWaiters
@@ -27,7 +28,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PollingInfo, PopNotification, PopPeek, PopRequest
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.store import MessageStore
+from sprocketmq.storage.store import ColdRead, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class PopHandlers:
         offsets: OffsetTable,
         counters: BrokerCounters,
         *,
+        disk: DiskReads,
         fs: FileSystem,
         clock: Clock,
         soon: Callable[[Callable[[], None]], object],
@@ -81,6 +83,7 @@ class PopHandlers:
         self._waiters = PopWaiters(
             clock, serve=self._serve_waiting, expire=self._answer_nothing, due=lambda topic: self._popping.is_due(topic.name)
         )
+        self._cold: ColdReads[PopWaiter] = ColdReads(disk, self._loaded)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         calls: dict[int, Callable[[ServerConnection, Command], None]] = {
@@ -134,20 +137,33 @@ class PopHandlers:
     def topic_deleted(self, topic: Topic) -> None:
         """Forget the state of a topic, and answer the pops that wait for its messages."""
         self._popping.topic_deleted(topic.name)
-        for waiter in [waiter for waiter in self._waiters if waiter.topic is topic]:
+        waiting = [waiter for waiter in self._waiters if waiter.topic is topic]
+        for waiter in waiting:
             self._waiters.release(waiter)
+        for waiter in waiting + self._cold.drop(lambda waiter: waiter.topic is topic):
             waiter.conn.respond(waiter.command, ResponseCode.TOPIC_NOT_EXIST, ext=_EMPTY, remark=no_topic(topic.name), since=waiter.since)
 
     def access_changed(self, refusal: Callable[[ServerConnection, Command], str]) -> None:
         """Refuse the waiting pops for which ``refusal`` returns a reason: users or policies have changed."""
-        for waiter in list(self._waiters):
-            if remark := refusal(waiter.conn, waiter.command):
+        waiting = list(self._waiters)
+        refused = {waiter: remark for waiter in [*waiting, *self._cold.waiting] if (remark := refusal(waiter.conn, waiter.command))}
+        self._cold.drop(lambda waiter: waiter in refused)
+        for waiter in waiting:
+            if waiter in refused:
                 self._waiters.release(waiter)
-                waiter.conn.respond(waiter.command, ResponseCode.NO_PERMISSION, ext=_EMPTY, remark=remark, since=waiter.since)
+        for waiter, remark in refused.items():
+            waiter.conn.respond(waiter.command, ResponseCode.NO_PERMISSION, ext=_EMPTY, remark=remark, since=waiter.since)
 
     def disconnected(self, conn: ServerConnection) -> None:
         """Forget the pops of a connection that ended."""
         self._waiters.disconnected(conn)
+        if len(self._cold):
+            self._cold.drop(lambda waiter: waiter.conn is conn)
+
+    @property
+    def cold_count(self) -> int:
+        """How many pops wait for the disk."""
+        return len(self._cold)
 
     @property
     def waiting_count(self) -> int:
@@ -161,6 +177,7 @@ class PopHandlers:
     def close(self) -> None:
         """Stop the timer and close the journal."""
         self._waiters.close()
+        self._cold.close()
         self._popping.stopped()
         self._journal.close()
 
@@ -173,6 +190,7 @@ class PopHandlers:
     def abandon(self) -> None:
         """Stop like a killed process: what is not written is lost."""
         self._waiters.close()
+        self._cold.close()
         self._journal.abandon()
 
     # --- pops ---
@@ -247,12 +265,13 @@ class PopHandlers:
         )
         if conn.write_backlog > MAX_BACKLOG_BYTES:
             raise PopRefused(ResponseCode.POLLING_TIMEOUT, "unread responses pile up")
-        self._serve_or_hold(waiter, poll_s)
+        waiter.deadline = self._clock.monotonic() + poll_s
+        self._serve_or_hold(waiter)
 
-    def _serve_or_hold(self, waiter: PopWaiter, poll_s: float) -> None:
+    def _serve_or_hold(self, waiter: PopWaiter) -> None:
         if self._serve(waiter, waits=False):
             return
-        if poll_s <= 0:
+        if waiter.deadline <= self._clock.monotonic():
             self._answer_nothing(waiter)
         elif not self._waiters.admits(waiter):
             if waiter.notifies:
@@ -260,10 +279,10 @@ class PopHandlers:
             else:
                 raise PopRefused(ResponseCode.POLLING_FULL, NOTHING)
         else:
-            self._waiters.hold(waiter, poll_s)
+            self._waiters.hold(waiter)
 
     def _serve(self, waiter: PopWaiter, *, waits: bool = True) -> bool:
-        """Answer a pop if there are messages for it; return whether it was answered."""
+        """Answer a pop if there are messages for it; return whether it was answered, or will be when they are in memory."""
         if waiter.notifies:
             if not self._popping.has_messages(waiter):
                 return False
@@ -271,7 +290,13 @@ class PopHandlers:
                 self._waiters.release(waiter)
             waiter.conn.respond(waiter.command, ResponseCode.SUCCESS, ext={"hasMsg": "true", "pollingFull": "false"}, since=waiter.since)
             return True
-        taken = self._popping.pop(waiter)
+        try:
+            taken = self._popping.pop(waiter)
+        except NotInMemory as e:
+            if waits:
+                self._waiters.release(waiter)
+            self._wait_for_disk(waiter, e.cold)
+            return True
         if taken is None:
             return False
         if waits:
@@ -283,6 +308,31 @@ class PopHandlers:
             waiter.conn.flush()
         return True
 
+    def _wait_for_disk(self, waiter: PopWaiter, cold: ColdRead) -> None:
+        if self._cold.full:
+            cold.release()
+            remark = "[OVERLOAD]system busy, start flow control for a while"
+            waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_BUSY, ext=_EMPTY, remark=remark, since=waiter.since)
+            return
+        waiter.keep()
+        waiter.loads += 1
+        self._cold.begin(waiter, cold)
+
+    def _loaded(self, waiter: PopWaiter) -> None:
+        """Repeat a pop whose first messages are in memory now."""
+        try:
+            self._serve_or_hold(waiter)
+        except PopRefused as e:
+            waiter.conn.respond(waiter.command, e.code, ext=_EMPTY, remark=e.remark, since=waiter.since)
+        except Exception as e:
+            log.exception("a pop of topic %s, which waited for the disk, cannot be answered", waiter.topic.name)
+            self._answer_error(waiter, e)
+
+    @staticmethod
+    def _answer_error(waiter: PopWaiter, error: Exception) -> None:
+        remark = f"internal error: {type(error).__name__}: {error}"
+        waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_ERROR, ext=_EMPTY, remark=remark, since=waiter.since)
+
     def _serve_waiting(self, waiter: PopWaiter) -> bool:
         """Do the same for a waiting pop; if it fails, the pop is answered with the error and the others continue."""
         try:
@@ -290,8 +340,7 @@ class PopHandlers:
         except Exception as e:
             log.exception("a waiting pop of topic %s cannot be answered", waiter.topic.name)
             self._waiters.release(waiter)
-            remark = f"internal error: {type(e).__name__}: {e}"
-            waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_ERROR, ext=_EMPTY, remark=remark, since=waiter.since)
+            self._answer_error(waiter, e)
             return True
 
     def _answer(self, waiter: PopWaiter, taken: Taken, failure: object) -> None:
@@ -349,7 +398,8 @@ class PopHandlers:
             attempt_id=header.attempt_id or "",
             notifies=True,
         )
-        self._serve_or_hold(waiter, self._poll_s(header.poll_time_ms, header.born_time_ms))
+        waiter.deadline = self._clock.monotonic() + self._poll_s(header.poll_time_ms, header.born_time_ms)
+        self._serve_or_hold(waiter)
 
     def _peek(self, conn: ServerConnection, command: Command) -> None:
         """Answer 200052: the next messages, without taking them."""

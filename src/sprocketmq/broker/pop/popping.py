@@ -14,8 +14,10 @@ from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter
 from sprocketmq.clock import Clock
 from sprocketmq.errors import LocalProtocolError
-from sprocketmq.storage.store import MessageStore, ReadStatus
+from sprocketmq.storage.store import ColdRead, MessageStore, ReadStatus
 
+# A pop waits for the units of a queue, then for its messages; after that many waits in vain it reads them from wherever they are.
+MAX_LOADS = 3
 # Reads of one queue for one pop: each may find only messages with other tags, or a gap.
 MAX_READS = 8
 ORDERLY = 999
@@ -50,12 +52,13 @@ class Taken(NamedTuple):
 class _Found:
     """What a pop finds in one queue: offsets in the order of their records, buffers that hold one record or more, and their length.
 
-    The first ``again`` of them were given before.
+    The first ``again`` of them were given before. ``waits`` says that the pop waits for the disk rather than find nothing here.
     """
 
-    __slots__ = ("again", "offsets", "records", "size")
+    __slots__ = ("again", "offsets", "records", "size", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits: bool) -> None:
+        self.waits = waits
         self.again = 0
         self.offsets: list[int] = []
         self.records: list[memoryview | bytes] = []
@@ -65,6 +68,14 @@ class _Found:
         self.offsets.append(offset)
         self.records.append(record)
         self.size += len(record)
+
+
+class NotInMemory(Exception):
+    """The first messages of a pop have to be read from the disk, as ``cold`` says; the pop has to be repeated then."""
+
+    def __init__(self, cold: ColdRead) -> None:
+        super().__init__()
+        self.cold = cold
 
 
 class Popping:
@@ -199,7 +210,10 @@ class Popping:
     # --- popping ---
 
     def pop(self, waiter: PopWaiter) -> Taken | None:
-        """Take messages for a pop; None when there are none now."""
+        """Take messages for a pop; None when there are none now.
+
+        It ends before messages that are not in memory. Raises NotInMemory when these are its first.
+        """
         now = self._clock.time_ms()
         group, topic = waiter.group.group_name, waiter.topic
         records: list[memoryview | bytes] = []
@@ -207,16 +221,21 @@ class Popping:
         deliveries = []
         count = again = size = rest = 0
         most = self._max_bytes()
-        for queue_id, kinds in _visits(waiter):
+        waiter.visits = waiter.visits or _visits(waiter)
+        for queue_id, kinds in waiter.visits:
             wanted = waiter.max_count - count
             if wanted <= 0 or size >= most:
                 break
             queue = self._state(group, topic.name, queue_id, waiter.init_mode)
             key = group, topic.name, queue_id
+            found = _Found(waits=not count)
             if waiter.order:
-                found = self._take_in_order(key, queue, waiter, wanted, most - size, now)
+                self._take_in_order(key, queue, waiter, wanted, most - size, now, found)
             else:
-                found = self._take(key, queue, waiter, kinds, wanted, most - size, now)
+                if kinds & _AGAIN:
+                    self._take_again(key, queue, waiter, wanted, most - size, now, found)
+                if kinds & _NEW:
+                    self._take_new(key, queue, waiter, wanted, most - size, now, found)
             self._commit(group, topic.name, queue_id, queue)
             if offsets := found.offsets:
                 records += found.records
@@ -231,19 +250,30 @@ class Popping:
                 self._offsets.note_pulled(group, topic.name, queue_id, queue.next)
             if kinds & _NEW:
                 rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
+        waiter.visits = None
         if not count:
             return None
         starts = ";".join([f"0 {queue_id} {min(offsets)}" for queue_id, offsets in places.items()])
         listed = ";".join([f"0 {queue_id} {','.join(map(str, offsets))}" for queue_id, offsets in places.items()])
         return Taken(records, count, again, len(places), size, now, starts, listed, ";".join(deliveries), rest)
 
-    def _take(self, key: _Key, queue: PopQueue, waiter: PopWaiter, kinds: int, wanted: int, room: int, now: int) -> _Found:
-        found = _Found()
-        if kinds & _AGAIN:
-            self._take_again(key, queue, waiter, wanted, room, now, found)
-        if kinds & _NEW:
-            self._take_new(key, queue, waiter, wanted, room, now, found)
-        return found
+    def _units_in_memory(self, key: _Key, waiter: PopWaiter, offset: int, units: int, max_count: int | None, found: _Found) -> int | None:
+        """Return how many of the next ``units`` of a queue a read may examine without waiting for the disk; None when all of them.
+
+        0 when it would have to wait and something was found. Raises NotInMemory when nothing was.
+        """
+        if waiter.loads >= MAX_LOADS:
+            return None
+        there = max(self._store.max_offset(key[1], key[2]) - offset, 1)
+        cold = self._store.find_cold(key[1], key[2], offset, min(units, there), max_count if max_count is None else min(max_count, there))
+        if cold is None:
+            return None
+        if not cold.waits:
+            return cold.max_units
+        if found.waits and not found.offsets:
+            raise NotInMemory(cold)
+        cold.release()
+        return 0
 
     def _take_again(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int, found: _Found) -> None:
         """Add messages that have become visible again to what was found, up to ``wanted`` of them and ``room`` bytes in all."""
@@ -251,6 +281,16 @@ class Popping:
         while len(found.offsets) < wanted and found.size < room:
             offset = queue.take_due(now)
             if offset is None:
+                break
+            # Messages that were popped together become visible together.
+            left = wanted - len(found.offsets)
+            try:
+                in_memory = self._units_in_memory(key, waiter, offset, left, left, found)
+            except NotInMemory:
+                queue.put_back(offset)
+                raise
+            if in_memory == 0:
+                queue.put_back(offset)
                 break
             record = self.message(key[1], key[2], offset)
             if record is None:  # it has expired
@@ -279,11 +319,17 @@ class Popping:
                 break
             start = queue.next
             count = left if condition is None else max(wanted, messages_at_once(condition) // MAX_READS)
-            result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max(room - found.size, 1), tag_codes=tag_codes)
+            units = count if tag_codes is None else max(count, self._store.max_filter_units)
+            max_units = self._units_in_memory(key, waiter, start, units, count if tag_codes is None else None, found)
+            if max_units == 0:
+                break
+            max_bytes = max(room - found.size, 1)
+            result = self._store.read(key[1], key[2], start, max_count=count, max_bytes=max_bytes, tag_codes=tag_codes, max_units=max_units)
             if result.status is not _FOUND:
                 if result.next_offset == start:
                     break
                 queue.next = result.next_offset  # only other tags, or expired messages
+                waiter.loads = 0
                 continue
             queue.next = result.next_offset
             if everything and result.count == result.next_offset - start:
@@ -304,16 +350,18 @@ class Popping:
             queue.give(new, now, visible)
             self._journal.append(["given", *key, queue.next, now, visible, new, queue.attempt_id])
 
-    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int) -> _Found:
+    def _take_in_order(self, key: _Key, queue: PopQueue, waiter: PopWaiter, wanted: int, room: int, now: int, found: _Found) -> None:
         """Take the messages from the first that is not acknowledged on again, then new ones; none while one is invisible to others."""
-        found = _Found()
         repeated = bool(waiter.attempt_id) and waiter.attempt_id == queue.attempt_id
         if not repeated and queue.blocks(now):
-            return found
+            return
+        again = sorted(queue.flights)[:wanted]
+        if again and self._units_in_memory(key, waiter, again[0], wanted, wanted, found) == 0:
+            return
         queue.attempt_id = waiter.attempt_id
         visible = now + waiter.invisible_ms
-        for offset in sorted(queue.flights)[:wanted]:
-            if found.offsets and found.size >= room:
+        for offset in again:
+            if found.offsets and (found.size >= room or self._units_in_memory(key, waiter, offset, 1, 1, found) == 0):
                 break
             record = self.message(key[1], key[2], offset)
             if record is None:
@@ -328,7 +376,6 @@ class Popping:
         found.again = 0 if repeated else len(found.offsets)
         if not found.offsets or (not repeated and len(found.offsets) == len(queue.flights)):
             self._take_new(key, queue, waiter, wanted, room, now, found)
-        return found
 
     def message(self, topic: str, queue_id: int, offset: int) -> memoryview | bytes | None:
         """Return the record of the message at a queue offset; None when it is not there any more."""

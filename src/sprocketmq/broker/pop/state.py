@@ -136,6 +136,11 @@ class PopQueue:
             self._visible.discard(first)
         return first
 
+    def put_back(self, offset: int) -> None:
+        """Undo a ``take_due`` that returned ``offset``."""
+        self._visible.add(offset)
+        heappush(self._ready, offset)
+
     def give_again(self, offset: int, popped_ms: int, visible_ms: int) -> Flight:
         """Record that a message is redelivered."""
         before = self.flights[offset]

@@ -32,6 +32,7 @@ class PopWaiter:
         "group",
         "init_mode",
         "invisible_ms",
+        "loads",
         "max_count",
         "notifies",
         "order",
@@ -39,6 +40,7 @@ class PopWaiter:
         "since",
         "tag_codes",
         "topic",
+        "visits",
     )
 
     def __init__(
@@ -70,7 +72,15 @@ class PopWaiter:
         self.attempt_id = attempt_id
         self.notifies = notifies
         self.deadline = 0.0
+        # While it waits for the disk: how often it has, and the queues in the order in which it looks at them.
+        self.loads = 0
+        self.visits: list[tuple[int, int]] | None = None
         self.since = 0.0  # when its handling began; set once it waits
+
+    def keep(self) -> None:
+        """Prepare for an answer in a later turn of the loop."""
+        self.command.body = b""  # a view of it would keep the receive buffer alive
+        self.since = self.since or self.conn.handling_since
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -118,11 +128,9 @@ class PopWaiters:
     def _key(waiter: PopWaiter) -> tuple[str, str]:
         return waiter.topic.name, waiter.group.group_name
 
-    def hold(self, waiter: PopWaiter, seconds: float) -> None:
-        """Hold a pop for at most ``seconds``."""
-        waiter.command.body = b""  # a view of it would keep the receive buffer alive
-        waiter.since = waiter.since or waiter.conn.handling_since
-        waiter.deadline = self._clock.monotonic() + seconds
+    def hold(self, waiter: PopWaiter) -> None:
+        """Hold a pop until its deadline."""
+        waiter.keep()
         self._by_topic.setdefault(waiter.topic, {})[waiter] = None
         self._by_conn.setdefault(waiter.conn, set()).add(waiter)
         key = self._key(waiter)

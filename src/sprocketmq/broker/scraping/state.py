@@ -36,7 +36,10 @@ def version_name(ordinal: int) -> str:
 
 
 def _watermarks(sources: Sources) -> Iterator[Row]:
-    queued = {"send": sources.acks.waiting + sum(map(len, sources.new_topics.parked.values())), "pull": sources.pulls.cold_count}
+    queued = {
+        "send": sources.acks.waiting + sum(map(len, sources.new_topics.parked.values())),
+        "pull": sources.pulls.cold_count + sources.pops.cold_count,
+    }
     for processor in _PROCESSORS:
         yield (processor,), queued.get(processor, 0)
 

@@ -20,7 +20,7 @@ _pack_entry = INDEX_ENTRY.pack
 
 # Entries read at once: 1.3 MB.
 BLOCK_ENTRIES = 1 << 16
-_SLOT_PIECE_BYTES = 1 << 16
+_SLOT_PIECE_BYTES = 1 << 20
 _MAX_PAGES_AT_ONCE = 256  # changed pages next to each other are written in pieces of at most 1 MiB
 
 

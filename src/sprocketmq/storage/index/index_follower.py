@@ -1,9 +1,10 @@
-"""The key index of a store and the log it follows: loading the index, feeding it, catching up after disk errors, answering queries.
+"""The key index of a store and the log it follows: loading the index, feeding it, catching up when it fell behind, answering queries.
 
 The index is derived data, so nothing that happens to it stops the store: a disk that refuses a write sets ``failure``, and the next
 thorough flush tries to catch up from the log.
 """
 
+import threading
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import Clock
@@ -32,6 +33,7 @@ class StoreIndex:
         self._keys = KeyIndex(
             fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
         )
+        self._catching_up = threading.Lock()
         self.offer = self._keys.offer  # called for every commit, so without a call in between
         self.offer_entries = self._keys.offer_entries
 
@@ -95,7 +97,7 @@ class StoreIndex:
     # --- in operation ---
 
     def sync(self) -> bytes:
-        """Bring the index to disk, after catching up if the disk had refused a write; return the state for the snapshot.
+        """Bring the index to disk, after catching up if it fell behind; return the state for the snapshot.
 
         Many messages that wait are left out, and a restart indexes them from the log: ``drain`` first to include all. Raises OSError when
         the disk fails.
@@ -105,10 +107,20 @@ class StoreIndex:
         return self._keys.sync().encode()
 
     def drain(self) -> None:
-        """Index what commits deferred; may run in another thread. Like ``offer`` it never raises."""
+        """Index what commits deferred; may run in another thread. Like ``offer`` it never raises.
+
+        A disk that refused a write is not tried again here.
+        """
+        if self._keys.behind and self._keys.failure is None:
+            self._catch_up()
         self._keys.drain()
 
     def _catch_up(self) -> None:
+        with self._catching_up:
+            if self._keys.behind:
+                self._read_from_log()
+
+    def _read_from_log(self) -> None:
         for _ in range(_CATCH_UP_ROUNDS):
             try:
                 begin = max(self._keys.resume(), self._log.min_offset)

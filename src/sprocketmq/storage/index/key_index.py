@@ -36,9 +36,11 @@ MAX_PENDING_SENDS = 4096
 INLINE_FACTOR = 32
 LEAST_INLINE_MESSAGES = 512
 INLINE_MESSAGES = 4096
-# A commit waits for numpy to be loaded, or for another thread that writes the index (20 MB of slots take 5 to 30 ms), only above these.
+# A commit waits for numpy to be loaded, or for another thread that writes the index (20 MB of slots take 5 to 30 ms), only above these, and
+# only so long: then the index falls behind.
 MAX_PENDING_BYTES_WHILE_BUSY = 32 << 20
 MAX_PENDING_SENDS_WHILE_BUSY = 32768
+MAX_WAIT_S = 0.05
 # While numpy is not loaded, fewer messages than this are indexed without it.
 PLAIN_MESSAGES = 256
 # Entries store whole seconds, so their time may be this much too early.
@@ -51,6 +53,7 @@ class KeyIndex:
 
     Every record before log offset ``indexed_end`` is indexed. When the disk refuses a write, ``failure`` says why and the index falls
     ``behind``: what is stored from then on is only counted, until a caller reads it from the log into ``add_records`` and ``caught_up``.
+    It falls behind without a failure when another thread waits for the disk while much is stored.
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, hash_slots: int, entries_per_file: int, clock: Clock) -> None:
@@ -59,6 +62,7 @@ class KeyIndex:
         self._files = IndexFiles(fs, directory, FileShape(hash_slots, entries_per_file), clock)
         self._lock = threading.Lock()  # guards ``_files``; only its holder takes from ``_pending``
         self._sync_lock = threading.Lock()
+        self._end_lock = threading.Lock()  # guards ``_offered_end`` while ``behind``; held for moments
         self._pending: deque[StagedSend] = deque()
         self._offered_end = 0
         self._loader = ArraysLoader()
@@ -132,7 +136,7 @@ class KeyIndex:
         Records of rolled back transactions are not offered. Never raises; a disk that refuses a write shows in ``failure``.
         """
         if self.behind:
-            with self._lock:
+            with self._end_lock:
                 if self.behind:
                     self._offered_end = end
                     return
@@ -141,12 +145,15 @@ class KeyIndex:
         waiting = end - self.indexed_end
         sends = len(self._pending)
         if waiting >= MAX_PENDING_BYTES or sends >= MAX_PENDING_SENDS:
-            wait = waiting >= MAX_PENDING_BYTES_WHILE_BUSY or sends >= MAX_PENDING_SENDS_WHILE_BUSY
-            if self._loader.loaded(wait=wait) and self._lock.acquire(blocking=wait):
+            too_much = waiting >= MAX_PENDING_BYTES_WHILE_BUSY or sends >= MAX_PENDING_SENDS_WHILE_BUSY
+            wait_s = MAX_WAIT_S if too_much else 0.0
+            if self._loader.loaded(wait_s) and self._lock.acquire(timeout=wait_s):
                 try:
                     self._process(max(LEAST_INLINE_MESSAGES, min(INLINE_FACTOR * sum(map(message_count, staged)), INLINE_MESSAGES)))
                 finally:
                     self._lock.release()
+            elif too_much:
+                self.behind = True  # the other thread may be taking from ``_pending``, which ``caught_up`` empties
 
     def offer_entries(self, entries: "KeyEntries", end: int) -> None:
         """Take the entries of the records that a replica received, up to ``end``, and index them at once. Otherwise as ``offer``."""
@@ -237,13 +244,14 @@ class KeyIndex:
     def resume(self) -> int:
         """Clear the failure and return the log offset from which ``add_records`` has to continue. May raise OSError."""
         with self._lock:
-            self._files.forget_failed_writes()
-            self.failure = None
+            if self.failure is not None:
+                self._files.forget_failed_writes()
+                self.failure = None
             return self.indexed_end
 
     def caught_up(self) -> bool:
         """Resume indexing what is offered if ``add_records`` has reached the end of it; return whether it has."""
-        with self._lock:
+        with self._lock, self._end_lock:
             if self.failure is None and self.indexed_end >= self._offered_end:
                 self._pending.clear()
                 self.behind = False

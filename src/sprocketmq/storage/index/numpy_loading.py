@@ -23,16 +23,17 @@ class ArraysLoader:
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
 
-    def loaded(self, *, wait: bool) -> bool:
-        """Start loading unless that has been done; return whether it is finished, with ``wait`` after waiting for it."""
+    def loaded(self, wait_s: float) -> bool:
+        """Start loading unless that has been done; return whether it has finished within ``wait_s``."""
         if self.thread is None:
             if arrays_loaded():
                 return True
             self.thread = threading.Thread(target=load_arrays, name="sprocketmq-numpy", daemon=True)
             self.thread.start()
-        if self.thread.is_alive() and not wait:
+        self.thread.join(wait_s)
+        if self.thread.is_alive():
             return False
-        self.join()
+        self.thread = None
         return True
 
     def join(self) -> None:

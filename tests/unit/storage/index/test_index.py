@@ -715,6 +715,7 @@ def test_a_commit_does_not_wait_while_another_thread_writes_the_index(box: Box, 
     box.index.offer(records[:20], 2000)
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 1000)
     monkeypatch.setattr(index_module, "MAX_PENDING_BYTES_WHILE_BUSY", 4500)
+    monkeypatch.setattr(index_module, "MAX_WAIT_S", 60)
     with fs.held("pwrite") as write:
         syncing = threading.Thread(target=box.index.sync)
         syncing.start()
@@ -731,6 +732,37 @@ def test_a_commit_does_not_wait_while_another_thread_writes_the_index(box: Box, 
     box.index.offer(records[50:], 6000)
     assert box.index.lag()[0] == 0
     box.index.sync()
+    assert box.files() == Reference().put_all(records).files
+
+
+def test_a_commit_waits_only_so_long_for_another_thread_that_writes_the_index(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sprocketmq.storage.index.index_arrays  # noqa: F401
+
+    fs = RefusingFileSystem()
+    box.fs = fs
+    box.load()
+    records = make_records(60)
+    box.index.offer(records[:20], 2000)
+    monkeypatch.setattr(index_module, "MAX_PENDING_BYTES_WHILE_BUSY", 3000)
+    monkeypatch.setattr(index_module, "MAX_PENDING_BYTES", 3000)
+    monkeypatch.setattr(index_module, "MAX_WAIT_S", 0)
+    with fs.held("pwrite") as write:
+        syncing = threading.Thread(target=box.index.sync)
+        syncing.start()
+        write.reached.wait()
+        box.index.offer(records[20:40], 4000)
+        assert box.index.behind
+        box.index.offer(records[40:50], 5000)
+        assert box.index.lag()[0] == 5000
+    syncing.join()
+    assert box.index.failure is None
+    assert box.index.lag()[0] == 3000
+    assert box.index.resume() == 2000
+    box.index.add_records(as_scanned(records[20:50]), 5000)
+    assert box.index.caught_up()
+    box.index.offer(records[50:], 6000)
+    box.index.sync()
+    assert box.index.lag() == (0, 0)
     assert box.files() == Reference().put_all(records).files
 
 

@@ -1,6 +1,8 @@
 """A store finds its messages by key whatever happens to its index files, which stay identical to those of an index made anew."""
 
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.fs import REAL_FS
 from sprocketmq.storage.index import key_index as index_module
+from sprocketmq.storage.index import numpy_loading
 from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.log.recovery import LogScan
 
@@ -252,9 +255,33 @@ def test_the_index_catches_up_after_the_disk_was_full_for_it(bench: "Bench") -> 
     check(bench, 75)
 
 
-def test_small_stores_are_indexed_without_numpy(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+@pytest.mark.parametrize("thorough", [False, True])
+def test_the_index_catches_up_after_commits_that_did_not_wait_for_it(
+    bench: "Bench", monkeypatch: pytest.MonkeyPatch, *, thorough: bool
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.delitem(sys.modules, "sprocketmq.storage.index.index_arrays", raising=False)
+    monkeypatch.setattr(numpy_loading, "load_arrays", go_on.wait)
+    limits = {"MAX_PENDING_SENDS": 8, "MAX_PENDING_SENDS_WHILE_BUSY": 8, "MAX_WAIT_S": 0}
+    for name, value in limits.items():
+        monkeypatch.setattr(index_module, name, value)
+    send(bench, range(30))
+    lag = bench.store.index_lag[0]
+    send(bench, range(30, 60))
+    assert bench.store.index_lag[0] > lag
+    assert bench.store.index_failure is None
+    go_on.set()
+    if thorough:
+        bench.store.flush(thorough=True)
+    else:
+        bench.store.index_pending()
+    assert bench.store.index_lag == (0, 0)
+    send(bench, range(60, 65))
+    check(bench, 65)
+    check_files(bench)
 
+
+def test_small_stores_are_indexed_without_numpy(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sprocketmq.storage.index.index_arrays", raising=False)
     for round_ in range(3):
         send(bench, range(20 * round_, 20 * round_ + 20))
