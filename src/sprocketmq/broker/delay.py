@@ -11,14 +11,18 @@ of all levels. The positions are saved in ``config/delayOffset.json``, as the re
 since the last save when a broker is killed. Therefore the file also records the log offset up to which it is complete, and a start reads
 the log from there on: each delivered record points to the parked one it was made from, so each is delivered once.
 
+What is due and not in memory is read by another thread first (``cold_reads``).
+
 Messages with a delivery time of their own wait in a queue of their own (timer.py) and are delivered in the same way.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from sprocketmq.broker.cold_reads import DiskReads
 from sprocketmq.broker.delay_progress import DelayProgress, read_offsets
 from sprocketmq.broker.forward_clock import ForwardClock
 from sprocketmq.broker.parked_messages import parked_message
@@ -39,13 +43,15 @@ from sprocketmq.protocol.properties import DELAY, REAL_QID, REAL_TOPIC, TIMER_DE
 from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.config import MAX_DELAY_LEVELS
 from sprocketmq.storage.fs import Buffer
-from sprocketmq.storage.store import MessageStore
+from sprocketmq.storage.store import ColdRead, MessageStore
 
 log = logging.getLogger(__name__)
 
 # Deliveries in one turn of the loop: a few milliseconds of work.
 MAX_AT_ONCE = 128
 MAX_BYTES_AT_ONCE = 1 << 19
+# Deliveries wait for the units of a queue, then for the messages; after that many waits they are read from wherever they are.
+MAX_LOADS = 3
 # The longest wait: the wall clock may be set forward meanwhile.
 MAX_WAIT_S = 1.0
 # Pause after the disk refused a write, or while due messages are not flushed yet.
@@ -83,6 +89,7 @@ class DelayService:
         self,
         store: MessageStore,
         topics: TopicTable,
+        disk: DiskReads,
         *,
         settle: Callable[[], None],
         committed: Callable[[list[Arrival], int, int], None],
@@ -93,6 +100,7 @@ class DelayService:
     ) -> None:
         self._store = store
         self._topics = topics
+        self._disk = disk
         self._settle = settle
         self._committed = committed
         self._retried = retried
@@ -105,6 +113,9 @@ class DelayService:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        # How often what is due has waited for the disk, and the reads under way: nothing is delivered meanwhile.
+        self._loads = 0
+        self._loading = 0
         self._homeless: set[str] = set()
         self.timers = Timers(store)
         self._timers_log_offset = 0
@@ -334,6 +345,8 @@ class DelayService:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._loading:
+            return
         times = [level.due_ms for level in self._levels.values() if level.due_ms is not None]
         if self.timers.next_ms is not None:
             times.append(max(self.timers.next_ms, self._timers_after_ms))
@@ -375,12 +388,19 @@ class DelayService:
         share = max(1, MAX_AT_ONCE // (len(due) + timed))  # a busy level must not hold up the others
         max_bytes = MAX_BYTES_AT_ONCE // (len(due) + timed)
         timers = self.timers.take_due(now, share) if timed else []
+        limits, cold = self._find_cold(due, timers, share)
+        if cold and self._loads < MAX_LOADS:
+            for entry in timers:
+                self.timers.add(*entry)
+            self._wait_for_disk(cold)
+            return
+        self._loads = 0
         done: list[int] = []
         markers: list[tuple[str, str]] = []
         try:
-            for level in due:
+            for level, limit in zip(due, limits, strict=True):
                 taken = 0
-                for message in self._due_messages(level, now, share):
+                for message in self._due_messages(level, now, limit):
                     level.next += 1
                     count += 1
                     if message is not None:
@@ -427,6 +447,28 @@ class DelayService:
         for level in due:
             self._look(level)
         self._committed(arrivals, size, len(arrivals) - delayed)
+
+    def _find_cold(self, due: list[_Level], timers: list[tuple[int, int, str]], count: int) -> tuple[list[int], list[ColdRead]]:
+        """Return how many of the next ``count`` messages of each level to deliver, and what has to be read from the disk first."""
+        levels = [self._store.find_cold(SCHEDULE_TOPIC, level.queue_id, level.next, count, count) for level in due]
+        timed = [self._store.find_cold(TIMER_TOPIC, 0, offset, 1, 1) for _, offset, _ in timers]
+        limits = [count if found is None else min(count, found.max_units) for found in levels]
+        return limits, [found for found in levels + timed if found is not None and found.waits]
+
+    def _wait_for_disk(self, cold: list[ColdRead]) -> None:
+        self._loads += 1
+        self._loading = len(cold)
+        for read in cold:
+            self._disk.load(read, partial(self._loaded, cold))
+
+    def _loaded(self, cold: list[ColdRead]) -> None:
+        """Deliver when the last of these reads has ended."""
+        self._loading -= 1
+        if not self._loading:
+            if self._loop is not None:
+                self.fire()
+            for read in cold:
+                read.release()
 
     def _due_messages(self, level: _Level, now: int, count: int) -> Iterator[ReceivedMessage | None]:
         """Yield up to ``count`` messages of a level that are due, None for one that is damaged; the caller moves ``level.next``."""

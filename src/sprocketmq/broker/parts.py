@@ -145,6 +145,7 @@ class BrokerParts(ABC):
         self.delays = DelayService(
             self.store,
             self.topics,
+            self.disk_reads,
             settle=self._settle_sends,
             committed=self._committed,
             retried=self.copies.delivered,
