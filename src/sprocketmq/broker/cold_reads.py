@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # Two keep a disk busy; more would only compete with the flushes of sends.
 THREADS = 2
-# Pulls that wait for the disk, and as many pops; further ones are refused. Each needs at most 32 MiB of the page cache.
+# Requests of a kind that wait for the disk; further ones are refused. Each needs at most 32 MiB of the page cache.
 MAX_WAITING = 1000
 # The share of a busy loop's time that answering them may take.
 SHARE = 0.2

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.inner_batches import is_whole, unpacked
@@ -103,41 +103,42 @@ class QueryHandlers:
     def query(self, conn: ServerConnection, command: Command) -> None:
         """Answer 12: the newest messages with a key, unique key or tag, in the order they were stored."""
         request = command.header(QueryMessage)
-        if self._store.index_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None:
+        indexed = self._store.index_lag[0] <= MAX_INDEXED_INLINE_BYTES or self._store.index_failure is not None
+        if indexed and not self._store.has_old_messages:
             self._query(conn, command, request)
         else:
             command.body = b""
-            self._background.spawn(self._query_when_indexed(conn, command, request), "an answer to a query")
+            self._background.spawn(self._query_later(conn, command, request), "an answer to a query")
 
-    async def _query_when_indexed(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
-        """Answer 12 after indexing in another thread: up to 16 MiB of log may wait for that, and numpy may have to be loaded first."""
+    async def _query_later(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
+        """Answer 12 after another thread has indexed what waits for that, up to 16 MiB of log, and read what is on the disk."""
         if self._searches >= MAX_SEARCHES:
             self._refuse(conn, command)
             return
         self._searches += 1
         try:
-            await asyncio.to_thread(self._store.index_pending)
+            await asyncio.to_thread(self._prepare, request)
         finally:
             self._searches -= 1
         if not conn.closed:
             self._query(conn, command, request)
+
+    def _prepare(self, request: QueryMessage) -> None:
+        self._store.index_pending()
+        try:
+            self._store.load_for_query(request.topic, request.key, **_criteria(request))
+        except (OSError, ValueError, IndexError) as e:  # the query itself tells what cannot be read, or files went meanwhile
+            log.debug("reading ahead of a query: %s", e)
 
     @staticmethod
     def _refuse(conn: ServerConnection, command: Command) -> None:
         conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
 
     def _query(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
-        unique = bool(request.unique_key_query)
-        count = MAX_UNIQUE_RECORDS if unique else max(0, min(request.max_num, MAX_RECORDS))
+        criteria = _criteria(request)
+        count = criteria["max_count"]
         try:
-            records = self._store.query(
-                request.topic,
-                request.key,
-                max_count=count,
-                begin_ms=request.begin_timestamp_ms,
-                end_ms=request.end_timestamp_ms,
-                by_tag=request.index_type == _TAG and not unique,
-            )
+            records = self._store.query(request.topic, request.key, **criteria)
         except OSError as e:
             log.warning("key index: %s", e)
             conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"the key index cannot be read: {e.strerror or e}")
@@ -340,6 +341,24 @@ class QueryHandlers:
             body.filter_data = "null" if subscription is not None else f"{request.consumer_group}@{name} is not online!"
             body.subscription_data = subscription.data if subscription is not None else None
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
+
+
+class _Criteria(TypedDict):
+    max_count: int
+    begin_ms: int
+    end_ms: int
+    by_tag: bool
+
+
+def _criteria(request: QueryMessage) -> _Criteria:
+    """Return what a request for a key asks of the store."""
+    unique = bool(request.unique_key_query)
+    return {
+        "max_count": MAX_UNIQUE_RECORDS if unique else max(0, min(request.max_num, MAX_RECORDS)),
+        "begin_ms": request.begin_timestamp_ms,
+        "end_ms": request.end_timestamp_ms,
+        "by_tag": request.index_type == _TAG and not unique,
+    }
 
 
 @dataclass(slots=True)

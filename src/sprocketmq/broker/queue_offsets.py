@@ -1,21 +1,42 @@
 """Offsets of single queues: the first, the next, and those by store time (codes 29 to 32)."""
 
+import logging
 from collections.abc import Callable
 
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueueRequest, SearchOffset
-from sprocketmq.storage.store import MessageStore
+from sprocketmq.storage.store import ColdRead, MessageStore, NotInMemory
+
+log = logging.getLogger(__name__)
+
+# A search by time waits for the disk about twice for each message it looks at; after that many waits it reads from wherever they are.
+MAX_LOADS = 64
+
+
+class _TimeSearch:
+    """A search for the offset of a time, how often it has waited for the disk, and when its handling began."""
+
+    __slots__ = ("command", "conn", "loads", "request", "since")
+
+    def __init__(self, conn: ServerConnection, command: Command, request: SearchOffset) -> None:
+        self.conn = conn
+        self.command = command
+        self.request = request
+        self.loads = 0
+        self.since = 0.0
 
 
 class QueueOffsetHandlers:
     """Answers requests for the bounds of queues. A queue that the topic does not have counts as empty."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable) -> None:
+    def __init__(self, store: MessageStore, topics: TopicTable, disk: DiskReads) -> None:
         self._store = store
         self._topics = topics
+        self._cold: ColdReads[_TimeSearch] = ColdReads(disk, self._search)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -47,11 +68,37 @@ class QueueOffsetHandlers:
         if request.lite_topic:
             conn.respond(command, ResponseCode.INVALID_PARAMETER, remark=NO_LITE_TOPICS)
             return
+        self._search(_TimeSearch(conn, command, request))
+
+    def _search(self, search: _TimeSearch) -> None:
+        request = search.request
         upper = (request.boundary_type or "").upper() == "UPPER"
         offset = 0
-        if self._known(request.topic, request.queue_id):
-            offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp_ms, upper=upper)
-        conn.respond(command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))})
+        try:
+            if self._known(request.topic, request.queue_id):
+                waits = search.loads >= MAX_LOADS
+                offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp_ms, upper=upper, waits=waits)
+        except NotInMemory as e:
+            self._wait_for_disk(search, e.cold)
+        except Exception as e:
+            if not search.loads:
+                raise
+            log.exception("the offset of a time in topic %s, queue %d, cannot be found", request.topic, request.queue_id)
+            remark = f"internal error: {type(e).__name__}: {e}"
+            search.conn.respond(search.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=search.since)
+        else:
+            search.conn.respond(search.command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))}, since=search.since)
+
+    def _wait_for_disk(self, search: _TimeSearch, cold: ColdRead) -> None:
+        if self._cold.full:
+            cold.release()
+            remark = "[OVERLOAD]system busy, start flow control for a while"
+            search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=remark, since=search.since)
+            return
+        search.command.body = b""  # a view of it would keep the receive buffer alive
+        search.since = search.since or search.conn.handling_since
+        search.loads += 1
+        self._cold.begin(search, cold)
 
     def earliest_store_time(self, conn: ServerConnection, command: Command) -> None:
         """Answer 32: when a queue's first message was stored, -1 without one."""

@@ -128,7 +128,7 @@ class RequestTable:
             **offset_handlers.handlers(),
             **LockHandlers(parts.locks, parts.topics).handlers(),
             **admin.handlers(),
-            **QueueOffsetHandlers(parts.store, parts.topics).handlers(),
+            **QueueOffsetHandlers(parts.store, parts.topics, parts.disk_reads).handlers(),
             **TimeSpanHandlers(config.broker_name, parts.store, parts.topics, parts.offsets, clock=clock).handlers(),
             **MemberHandlers(parts.clients, queries, parts.background).handlers(),
             **runtime.handlers(),

@@ -36,14 +36,14 @@ from sprocketmq.storage.log.loaded_blocks import LoadedBlocks
 from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
 from sprocketmq.storage.log.unmapping import unmap_in_steps
 from sprocketmq.storage.maintenance import Maintenance
-from sprocketmq.storage.queues.cold_reads import ColdFinder, ColdRead
+from sprocketmq.storage.queues.cold_reads import ColdFinder, ColdRead, NotInMemory
 from sprocketmq.storage.queues.queue_table import QueueTable
 from sprocketmq.storage.queues.reading import DiskLimits, QueueReader, ReadResult, ReadStatus
 from sprocketmq.storage.replica.epochs import EpochFile
 from sprocketmq.storage.replica.replica import Replica
 from sprocketmq.storage.store_recovery import StoreRecovery
 
-__all__ = ["ColdRead", "DiskLimits", "MessageStore", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
+__all__ = ["ColdRead", "DiskLimits", "MessageStore", "NotInMemory", "ReadResult", "ReadStatus", "RecoveryReport", "StoreConfig"]
 
 
 class MessageStore:
@@ -326,6 +326,18 @@ class MessageStore:
         end = self.commitlog_visible_offset
         return self.index.query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag, visible_end=end)
 
+    @property
+    def has_old_messages(self) -> bool:
+        """Whether the log has more than its end that counts as in memory."""
+        return self._cold.beyond_the_end
+
+    def load_for_query(
+        self, topic: str, key: str, *, max_count: int = 64, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, by_tag: bool = False
+    ) -> None:
+        """Read into the page cache what ``query`` would read from the disk, in another thread than that. May raise OSError."""
+        if self.index is not None:
+            self.index.load_for_query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag)
+
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return log offset, size and tag code of the records of ``count`` messages from queue offset ``offset`` on.
 
@@ -368,13 +380,23 @@ class MessageStore:
         queue = self._table.queues.get((topic, queue_id))
         return queue.visible if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False, waits: bool = True) -> int:
         """Return the first queue offset stored at ``timestamp_ms`` or later, the max offset when there is none.
 
         With ``upper`` the last one stored at that time or earlier, the min offset when there is none. An empty queue gives its min
         offset. For a batch queue these are first offsets of batches; from the store time of the last batch on it is that of the last batch.
+
+        The search looks at about 20 messages that lie far apart. Without ``waits`` it does not wait for the disk: it raises NotInMemory.
         """
-        return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
+        if waits:
+            return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
+
+        def check(offset: int) -> None:
+            cold = self.find_cold(topic, queue_id, offset, 1, 1)
+            if cold is not None and cold.waits:
+                raise NotInMemory(cold)
+
+        return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper=upper, before_read=check)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of one queue offset, -1 when there is no such message."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from sprocketmq.protocol.bodies import ConsumeQueueUnits
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.records import Record, decode_records, walk_records
 from sprocketmq.storage.store import MessageStore
+from sprocketmq.testing import eventually
 
 LATEST = str(2**63 - 1)
 NOT_FOUND = "can not find message, maybe time range not correct"
@@ -48,6 +50,36 @@ async def test_messages_are_found_by_each_of_their_keys(ask):
     assert await found(ask, "U2") == [b"two"]
     assert await found(ask, "a b") == []
     assert await found(ask, "b", topic="others") == []
+
+
+async def test_a_query_of_a_store_with_old_messages_waits_for_the_disk_and_no_other_request_does(broker, ask, cold_disk, monkeypatch):
+    for n in range(3):
+        await ask.send("orders", b"%d" % n, properties=properties(KEYS="k"))
+    load, reached, go_on = type(broker.store).load_for_query, threading.Event(), threading.Event()
+
+    def slowly(*args, **options):
+        reached.set()
+        go_on.wait(30)
+        load(*args, **options)
+
+    monkeypatch.setattr(type(broker.store), "load_for_query", slowly)
+    cold_disk.go.set()
+    finding = asyncio.ensure_future(found(ask, "k"))
+    await eventually(reached.is_set)
+    assert (await ask.send("orders", b"3")).code == 0
+    assert not finding.done()
+    go_on.set()
+    assert await finding == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("cut"), IndexError("dropped")])
+async def test_what_cannot_be_read_ahead_is_left_to_the_query(broker, ask, cold_disk, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(type(broker.store), "load_for_query", fails)
+    await ask.send("orders", b"one", properties=properties(KEYS="k"))
+    assert await found(ask, "k") == [b"one"]
 
 
 async def test_a_unique_key_finds_its_message(ask):

@@ -14,7 +14,7 @@ from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pop.journal import Journal
-from sprocketmq.broker.pop.popping import ORDERLY, NotInMemory, Popping, Taken
+from sprocketmq.broker.pop.popping import ORDERLY, Popping, Taken
 from sprocketmq.broker.pop.receipts import PopRefused, ReceiptHandlers, checked_invisible, no_topic
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter, PopWaiters
@@ -28,7 +28,7 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import PollingInfo, PopNotification, PopPeek, PopRequest
 from sprocketmq.storage.fs import FileSystem
-from sprocketmq.storage.store import ColdRead, MessageStore
+from sprocketmq.storage.store import ColdRead, MessageStore, NotInMemory
 
 log = logging.getLogger(__name__)
 

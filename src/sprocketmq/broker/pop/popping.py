@@ -14,7 +14,7 @@ from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter
 from sprocketmq.clock import Clock
 from sprocketmq.errors import LocalProtocolError
-from sprocketmq.storage.store import ColdRead, MessageStore, ReadStatus
+from sprocketmq.storage.store import MessageStore, NotInMemory, ReadStatus
 
 # A pop waits for the units of a queue, then for its messages; after that many waits in vain it reads them from wherever they are.
 MAX_LOADS = 3
@@ -68,14 +68,6 @@ class _Found:
         self.offsets.append(offset)
         self.records.append(record)
         self.size += len(record)
-
-
-class NotInMemory(Exception):
-    """The first messages of a pop have to be read from the disk, as ``cold`` says; the pop has to be repeated then."""
-
-    def __init__(self, cold: ColdRead) -> None:
-        super().__init__()
-        self.cold = cold
 
 
 class Popping:

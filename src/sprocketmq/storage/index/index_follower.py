@@ -5,14 +5,16 @@ thorough flush tries to catch up from the log.
 """
 
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from sprocketmq.clock import Clock
+from sprocketmq.protocol.layout import INT32
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.fs import FileSystem
 from sprocketmq.storage.index.index_state import IndexState
 from sprocketmq.storage.index.key_index import KeyIndex
-from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, record_keys
+from sprocketmq.storage.index.record_keys import ROLLED_BACK, key_hash, key_string, record_keys
 from sprocketmq.storage.index.search import Kind, find_records
 from sprocketmq.storage.index.staging import staged_records
 from sprocketmq.storage.log.commit_log import CommitLog
@@ -21,6 +23,8 @@ from sprocketmq.storage.log.recovery import LogScan, Scanned, data_end, is_blank
 if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
 
+# The most that is read for a query before it: its answer has 15 MiB at most.
+MAX_LOADED_BYTES = 16 << 20
 # Rounds of catching up with a log that keeps growing; what is missing after these is left to the next flush.
 _CATCH_UP_ROUNDS = 4
 
@@ -29,6 +33,7 @@ class StoreIndex:
     """The index in the directory ``index`` of a store. One thread feeds and queries; ``sync`` may run in another."""
 
     def __init__(self, fs: FileSystem, log: CommitLog, config: StoreConfig, clock: Clock) -> None:
+        self._fs = fs
         self._log = log
         self._keys = KeyIndex(
             fs, f"{config.root}/index", hash_slots=config.max_hash_slots, entries_per_file=config.max_index_entries, clock=clock
@@ -153,6 +158,22 @@ class StoreIndex:
 
         kind = Kind.TAG if by_tag else Kind.KEY
         return find_records(self._keys, record_at, topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, kind=kind)
+
+    def load_for_query(self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int, by_tag: bool) -> None:
+        """Read into the page cache what ``query`` would read from the disk; runs in another thread. May raise OSError."""
+        room = MAX_LOADED_BYTES
+        candidates = self._keys.candidates(key_string(topic, key, tag=by_tag), begin_ms=begin_ms, end_ms=end_ms)
+        for log_offset in islice(candidates, max_count):
+            segment = self._log.locate(log_offset)
+            if segment is None or room <= 0:
+                return
+            file_pos = log_offset - segment.start
+            file = self._fs.open(segment.file.path, read_only=True)
+            try:
+                (size,) = INT32.unpack(file.pread(INT32.size, file_pos))
+                room -= len(file.pread(max(0, min(size, room)), file_pos))
+            finally:
+                file.close()
 
     @property
     def failure(self) -> str | None:

@@ -114,6 +114,14 @@ class ColdRead:
                 self._owner.unpin(block)
 
 
+class NotInMemory(Exception):
+    """Something has to be read from the disk, as ``cold`` says: repeat the call when it has been loaded."""
+
+    def __init__(self, cold: ColdRead) -> None:
+        super().__init__()
+        self.cold = cold
+
+
 class _QueuePart(NamedTuple):
     """A part of a queue that counts as cached ``until`` (monotonic s): its first queue offset and the one after its last."""
 
@@ -163,8 +171,7 @@ class ColdFinder:
         for run in runs:
             if self._is_within(run.part, offset, max_units, max_count):
                 return None if run.read.loaded else ColdRead(run.read.parts, max_units, part_of=run.read)
-        log = self._log
-        if log.committed_end - log.min_offset <= TAIL_BYTES:
+        if not self.beyond_the_end:
             return None
         queue = self._reader.queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible:
@@ -238,6 +245,11 @@ class ColdFinder:
                 self._runs.clear()
             self._runs.setdefault(key, deque(maxlen=MAX_FOLLOWED)).append(_Run(found, self._part(queue, offset, first + found_units)))
         return found
+
+    @property
+    def beyond_the_end(self) -> bool:
+        """Whether the log has more than its end that counts as cached."""
+        return self._log.committed_end - self._log.min_offset > TAIL_BYTES
 
     def _is_within(self, part: _QueuePart | None, offset: int, max_units: int, max_count: int | None) -> bool:
         """Return whether a read needs nothing but a part of its queue, which still counts as cached."""

@@ -1,6 +1,7 @@
 """Reading messages by queue offset or store time."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -372,8 +373,13 @@ class QueueReader:
 
     # --- by time ---
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
-        """Look up as ``MessageStore.offset_by_time`` says."""
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool, before_read: Callable[[int], None] | None = None
+    ) -> int:
+        """Look up as ``MessageStore.offset_by_time`` says; ``before_read`` is called with the offset of each message that is looked at.
+
+        Batch queues have the times of batches in their units.
+        """
         queue = self.queue(topic, queue_id)
         if queue is None or queue.visible <= queue.min_offset:
             return queue.min_offset if queue is not None else 0
@@ -384,6 +390,8 @@ class QueueReader:
         offsets = range(low, queue.visible)
 
         def store_time(offset: int) -> int:
+            if before_read is not None:
+                before_read(offset)
             return self._message_time(plain, offset)
 
         if upper:

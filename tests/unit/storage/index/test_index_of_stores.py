@@ -15,8 +15,8 @@ from sprocketmq.protocol.batch import encode_batch, split_batch
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.protocol.records import decode_records
 from sprocketmq.storage.fs import REAL_FS
+from sprocketmq.storage.index import index_follower, numpy_loading
 from sprocketmq.storage.index import key_index as index_module
-from sprocketmq.storage.index import numpy_loading
 from sprocketmq.storage.index.key_index import KeyIndex
 from sprocketmq.storage.log.recovery import LogScan
 
@@ -279,6 +279,21 @@ def test_the_index_catches_up_after_commits_that_did_not_wait_for_it(
     send(bench, range(60, 65))
     check(bench, 65)
     check_files(bench)
+
+
+def test_what_a_query_needs_is_read_from_the_newest_on_and_limited(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+    send(bench, range(20))
+    read: list[Any] = []
+    monkeypatch.setattr(index_follower, "MAX_LOADED_BYTES", 1000)
+    monkeypatch.setattr(bench.fs, "check", lambda call, path, _=None, args=(): read.append((call, path, *args)))
+    bench.store.load_for_query("orders", "all", max_count=10)
+    of_log = [args for call, path, *args in read if call == "pread" and "commitlog" in path]
+    found = [(offset, length) for length, offset in of_log if length > 4]
+    newest = [m for record in bench.store.query("orders", "all", max_count=10) for m in decode_records(record)][::-1]
+    assert found[:-1] == [(m.commitlog_offset, m.store_size) for m in newest[: len(found) - 1]]
+    assert sum(length for _, length in found) == 1000
+    bench.store.load_for_query("orders", "none")
+    bench.store.load_for_query("others", "all")
 
 
 def test_small_stores_are_indexed_without_numpy(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
