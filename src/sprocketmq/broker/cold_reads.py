@@ -1,4 +1,7 @@
-"""Requests for messages that are not in memory: a few threads read them into it, then the request is answered like any other."""
+"""Requests for messages that are not in memory: a few threads read them into it, then the request is answered like any other.
+
+Everything that may wait for the disk in the loop would delay every send; so nothing does that is about old messages.
+"""
 
 import asyncio
 import logging
@@ -9,7 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-from sprocketmq.storage.store import ColdRead
+from sprocketmq.net.server import ServerConnection
+from sprocketmq.protocol.codes import ResponseCode
+from sprocketmq.protocol.command import Command
+from sprocketmq.storage.store import ColdRead, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +23,9 @@ log = logging.getLogger(__name__)
 THREADS = 2
 # Requests of a kind that wait for the disk; further ones are refused. Each needs at most 32 MiB of the page cache.
 MAX_WAITING = 1000
+# A request waits for the beginning of a record, then for the rest of a long one; after that it is answered from wherever the record is.
+MAX_RECORD_LOADS = 2
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 # The share of a busy loop's time that answering them may take.
 SHARE = 0.2
 
@@ -144,3 +153,40 @@ class ColdReads(Generic[_R]):
     def close(self) -> None:
         """Forget the requests."""
         self._waiting.clear()
+
+
+class ColdRecords:
+    """Requests about a record at a log offset, which may have to be read from the disk first.
+
+    ``settle`` is called after each that has waited for the disk: it may have staged a message.
+    """
+
+    def __init__(self, store: MessageStore, disk: DiskReads, *, settle: Callable[[], None]) -> None:
+        self._store = store
+        self._disk = disk
+        self._settle = settle
+        self._waiting = 0
+
+    def when_in_memory(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None]) -> None:
+        """Call ``answer``, which answers ``command``: at once, or when the record has been read by another thread."""
+        self._look(conn, command, log_offset, answer, 0)
+
+    def _look(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None], loads: int) -> None:
+        cold = self._store.find_cold_record(log_offset) if loads < MAX_RECORD_LOADS else None
+        if cold is None:
+            answer()
+        elif self._waiting >= MAX_WAITING:
+            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
+        else:
+            command.body = b""  # a view of it would keep the receive buffer alive
+            self._waiting += 1
+            self._disk.load(cold, partial(self._loaded, conn, command, log_offset, answer, loads + 1))
+
+    def _loaded(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None], loads: int) -> None:
+        self._waiting -= 1
+        try:
+            self._look(conn, command, log_offset, answer, loads)
+            self._settle()
+        except Exception as e:
+            log.exception("request %d about the record at %d of the log cannot be answered", command.code, log_offset)
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")

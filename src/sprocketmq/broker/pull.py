@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from sprocketmq.broker.checked_pull import Pull, PullRefused, from_the_asked_offset, response_code
 from sprocketmq.broker.clients import ClientRegistry, tag_filter
-from sprocketmq.broker.cold_reads import ColdReads, DiskReads
+from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.reading import messages_at_once, read_matching
 from sprocketmq.broker.filters.refusals import TURNED_OFF, FilterRefused, condition_of, is_sql
@@ -215,7 +215,7 @@ class PullHandlers:
         elif pull.suspend_s > 0 and self._may_hold and response_code(result.status, pull.offset) == ResponseCode.PULL_NOT_FOUND:
             if self.held.count >= self._max_held:
                 # Answering "nothing found" would make the client ask again at once; an error makes it wait.
-                raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+                raise PullRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
             self.held.hold(pull, pull.suspend_s)
             return
         self._answer(pull, result)
@@ -255,7 +255,7 @@ class PullHandlers:
             return False
         if self._cold.full:
             cold.release()
-            raise PullRefused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+            raise PullRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         pull.command.body = b""  # a view of it would keep the receive buffer alive
         pull.since = pull.since or pull.conn.handling_since
         pull.loads += 1

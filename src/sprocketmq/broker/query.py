@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
 from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.cold_reads import ColdRecords
 from sprocketmq.broker.inner_batches import is_whole, unpacked
 from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -77,6 +78,7 @@ class QueryHandlers:
         store: MessageStore,
         topics: TopicTable,
         clients: ClientRegistry,
+        cold: ColdRecords,
         *,
         background: Background,
         allows: Allows | None = None,
@@ -86,6 +88,7 @@ class QueryHandlers:
         self._store = store
         self._topics = topics
         self._clients = clients
+        self._cold = cold
         self._background = background
         self._clock = clock
         self._searching = asyncio.Lock()  # one search at a time: more would only slow down everything else
@@ -297,6 +300,9 @@ class QueryHandlers:
     def view(self, conn: ServerConnection, command: Command) -> None:
         """Answer 33: the record at a log offset; for a batch all its messages, which share the offset."""
         offset = command.header(ViewMessage).offset
+        self._cold.when_in_memory(conn, command, offset, lambda: self._view(conn, command, offset))
+
+    def _view(self, conn: ServerConnection, command: Command, offset: int) -> None:
         messages = self.messages_at(offset, lambda topic: self.may_see(conn, command, topic, GET))
         if messages:
             conn.respond(command, ResponseCode.SUCCESS, body=messages)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from sprocketmq.broker.cold_reads import ColdReads, DiskReads
+from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
 from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -92,8 +92,7 @@ class QueueOffsetHandlers:
     def _wait_for_disk(self, search: _TimeSearch, cold: ColdRead) -> None:
         if self._cold.full:
             cold.release()
-            remark = "[OVERLOAD]system busy, start flow control for a while"
-            search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=remark, since=search.since)
+            search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=search.since)
             return
         search.command.body = b""  # a view of it would keep the receive buffer alive
         search.since = search.since or search.conn.handling_since

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from sprocketmq.broker.admin import AdminHandlers
 from sprocketmq.broker.clients import ClientHandlers
+from sprocketmq.broker.cold_reads import ColdRecords
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.config_requests import ConfigHandlers
 from sprocketmq.broker.groups import ForbiddingHandlers
@@ -100,7 +101,8 @@ class RequestTable:
             register=self._register_again,
             background=parts.background,
         )
-        queries = QueryHandlers(parts.store, parts.topics, parts.clients, background=parts.background, allows=allows, clock=clock)
+        cold = ColdRecords(parts.store, parts.disk_reads, settle=parts.staged.finish)
+        queries = QueryHandlers(parts.store, parts.topics, parts.clients, cold, background=parts.background, allows=allows, clock=clock)
         offset_handlers = OffsetHandlers(parts.offsets, parts.topics, parts.groups, parts.clients, parts.store)
         self._to_slaves = MetadataAnswers(
             parts.delays,
@@ -146,6 +148,7 @@ class RequestTable:
                 parts.offsets,
                 parts.copies,
                 parts.counters,
+                cold,
                 allows=allows,
             ).handlers(),
             **RecallHandlers(config, parts.store, parts.topics, parts.delays, parts.staged).handlers(),

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from sprocketmq.broker.cold_reads import ColdRecords
 from sprocketmq.broker.copies import CopyTable, record_of
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.groups import GroupRefused, GroupTable
@@ -109,9 +110,11 @@ class RetryHandlers:
         offsets: OffsetTable,
         copies: CopyTable,
         counters: BrokerCounters,
+        cold: ColdRecords,
         *,
         allows: Allows | None = None,
     ) -> None:
+        self._cold = cold
         self._store = store
         self._topics = topics
         self._allows = allows
@@ -128,6 +131,9 @@ class RetryHandlers:
     def send_back(self, conn: ServerConnection, command: Command) -> None:
         """Answer 36: store a copy of a message for later, or as a dead letter; answered when the copy is as durable as a send."""
         header = command.header(SendBack)
+        self._cold.when_in_memory(conn, command, header.offset, lambda: self._give_back(conn, command, header))
+
+    def _give_back(self, conn: ServerConnection, command: Command, header: SendBack) -> None:
         try:
             self._stage(conn, command, header)
         except (SendRefused, TopicRefused) as e:

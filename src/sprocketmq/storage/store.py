@@ -326,6 +326,10 @@ class MessageStore:
         end = self.commitlog_visible_offset
         return self.index.query(topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms, by_tag=by_tag, visible_end=end)
 
+    def find_cold_record(self, log_offset: int) -> ColdRead | None:
+        """Return what ``record_at`` needs from the disk; None for nothing. Ask again after loading it, as records may be long."""
+        return self._cold.find_record(log_offset) if log_offset >= 0 else None
+
     @property
     def has_old_messages(self) -> bool:
         """Whether the log has more than its end that counts as in memory."""

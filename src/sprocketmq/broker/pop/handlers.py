@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from sprocketmq.broker.clients import tag_filter
-from sprocketmq.broker.cold_reads import ColdReads, DiskReads
+from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.refusals import FilterRefused, condition_of, is_sql
 from sprocketmq.broker.filters.sql92 import Condition
@@ -311,8 +311,7 @@ class PopHandlers:
     def _wait_for_disk(self, waiter: PopWaiter, cold: ColdRead) -> None:
         if self._cold.full:
             cold.release()
-            remark = "[OVERLOAD]system busy, start flow control for a while"
-            waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_BUSY, ext=_EMPTY, remark=remark, since=waiter.since)
+            waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_BUSY, ext=_EMPTY, remark=OVERLOAD, since=waiter.since)
             return
         waiter.keep()
         waiter.loads += 1

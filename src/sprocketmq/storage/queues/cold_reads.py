@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from sprocketmq.clock import Clock
-from sprocketmq.protocol.layout import BATCH_UNIT, QUEUE_UNIT
+from sprocketmq.protocol.layout import BATCH_UNIT, INT32, QUEUE_UNIT
 from sprocketmq.storage.fs import cached_part, read_through, resident
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.loaded_blocks import BLOCK_BYTES, LoadedBlock, LoadedBlocks, block_numbers
@@ -45,6 +45,8 @@ AHEAD_BYTES = 2 << 20
 # That many of the last reads in runs are known of a queue, and of so many queues. Each may have MAX_RUNS parts.
 MAX_FOLLOWED = 8
 MAX_FOLLOWED_QUEUES = 256
+# Read for a single record whose size is not known.
+RECORD_BYTES = 16 << 10
 # The units of a queue are read ahead of the reads that need them.
 QUEUE_AHEAD_BYTES = 256 << 10
 # This many units are looked up at once, plain ones and those of batches, and the reads that follow find them remembered.
@@ -245,6 +247,25 @@ class ColdFinder:
                 self._runs.clear()
             self._runs.setdefault(key, deque(maxlen=MAX_FOLLOWED)).append(_Run(found, self._part(queue, offset, first + found_units)))
         return found
+
+    def find_record(self, log_offset: int) -> ColdRead | None:
+        """Return what has to be read from the disk for the record at a log offset; None when it needs nothing, or none is there.
+
+        Of a record longer than RECORD_BYTES that is only the beginning: ask again afterwards.
+        """
+        if not self.beyond_the_end or self._is_recent(log_offset):
+            return None
+        segment = self._log.locate(log_offset)
+        if segment is None:
+            return None
+        begin = log_offset - segment.start
+        end = min(begin + RECORD_BYTES, segment.size)
+        if end - begin >= INT32.size and resident(segment.view, begin, begin + INT32.size):
+            (size,) = INT32.unpack_from(segment.view, begin)
+            end = min(begin + max(size, INT32.size), begin + MAX_READ_BYTES, segment.size)
+            if resident(segment.view, begin, end):
+                return None
+        return ColdRead([(segment.file.path, begin, end)], 1)
 
     @property
     def beyond_the_end(self) -> bool:
