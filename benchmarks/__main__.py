@@ -36,6 +36,7 @@ BENCHMARKS = (
     "benchmarks.load.pops",
     "benchmarks.load.proxies",
     "benchmarks.load.cold_reads",
+    "benchmarks.load.slow_disk",
     "benchmarks.load.replication",
     "benchmarks.load.replica_catch_up",
     "benchmarks.load.failover",

@@ -59,6 +59,8 @@ def pop_all(store: MessageStore, root: Path, topic: str) -> float:
         "tag_codes": None,
         "condition": None,
         "attempt_id": "",
+        "loads": 0,
+        "visits": None,
     }
     waiter = SimpleNamespace(group=SimpleNamespace(group_name="g"), topic=place, queue_id=0, **asks)
     taken = 0

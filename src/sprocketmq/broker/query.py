@@ -128,6 +128,8 @@ class QueryHandlers:
 
     def _prepare(self, request: QueryMessage) -> None:
         self._store.index_pending()
+        if not self._store.has_old_messages:
+            return
         try:
             self._store.load_for_query(request.topic, request.key, **_criteria(request))
         except (OSError, ValueError, IndexError) as e:  # the query itself tells what cannot be read, or files went meanwhile

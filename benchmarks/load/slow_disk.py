@@ -1,0 +1,192 @@
+"""Send beside requests about old messages while the disk is slow: what they cost the senders.
+
+Reads of the broker are limited by a control group, as a disk that turns limits them. For 150 reads a second (version 1 of control groups,
+as root; the device is that of the directory of the store)::
+
+    mkdir /sys/fs/cgroup/blkio/slow
+    echo "254:0 150" > /sys/fs/cgroup/blkio/slow/blkio.throttle.read_iops_device
+    python -m benchmarks.load.slow_disk --cgroup /sys/fs/cgroup/blkio/slow
+
+Without ``--cgroup`` the disk is as fast as it is. The store has 0.5 GiB of old messages; then messages that wait for their delay and messages
+with one key, 200 KB of others after each; then 80 MB more, as the end of the log counts as in memory. Before each figure the broker is
+stopped, the page cache of the files dropped, and the broker started; a client sends 500 messages a second, each by itself, first alone, then
+beside one of these:
+
+pulls   a pull consumer reads the old messages, as fast as it can
+pops    the same by pops of 32 messages, which are acknowledged
+query   the 64 newest messages with the key are queried
+times   the offset of a time is searched for in each of the eight queues
+due     the delayed messages are due: they are delivered from the start of the broker on
+
+Exits 1 when the median over the rounds of the longest send is more than 500 ms beside any of them.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.cold_reads import GIB, QUEUES, READ, Serving, figures, send
+from benchmarks.load.stores import fill, give_back
+from benchmarks.report import spread, write_result
+from sprocketmq import Message, Producer
+from sprocketmq.storage.store import MessageStore, StoreConfig
+
+GOAL_MS = 500.0
+DELAYED = 300
+FILLER_BYTES = 200_000
+END_BYTES = 80 << 20
+RATE = 500.0
+ALONE_S = 5.0
+DUE_S = 8.0
+TIMEOUT_S = 60.0
+LATER, NOW = "1h", "1s"
+
+READ_POPS = """
+import asyncio, json, sys
+from benchmarks.load.popping import BATCH_ACK, FOUND, acknowledged, pop, receipts
+from sprocketmq import AdminClient
+from sprocketmq.net.client import ConnectionPool
+
+async def read(namesrv, count, at_once):
+    taken = 0
+    async with AdminClient(namesrv=namesrv) as admin:
+        broker, = (await admin.cluster()).broker_addr_table.values()
+    pool = ConnectionPool(expected="broker")
+    conn = await pool.get(broker.broker_addrs[0])
+    async def work():
+        nonlocal taken
+        while taken < count:
+            answer = await pop(conn, "far_behind", "old")
+            if answer is not None:
+                taken += sum(len(offsets) for _, _, offsets in receipts(answer.ext))
+                body = acknowledged("far_behind", "old", broker.broker_name, answer.ext)
+                acked = await conn.request(BATCH_ACK, ext={}, body=body, timeout_s=60)
+                assert acked.code == FOUND, acked.remark
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    print(json.dumps({"messages": taken}), flush=True)
+    await pool.close()
+
+asyncio.run(read(sys.argv[1], int(sys.argv[2]), 4))
+"""
+QUERY = """
+import asyncio, json, sys
+from sprocketmq import AdminClient
+
+async def query(namesrv):
+    async with AdminClient(namesrv=namesrv) as admin:
+        print(json.dumps({"messages": len(await admin.query_by_key("keyed", "common", max_count=64))}), flush=True)
+
+asyncio.run(query(sys.argv[1]))
+"""
+TIMES = """
+import asyncio, json, sys
+from sprocketmq import PullConsumer
+
+async def search(namesrv):
+    async with PullConsumer("far_behind", namesrv=namesrv) as consumer:
+        found = []
+        for queue in await consumer.queues("old"):
+            (first,) = (await consumer.pull(queue, 0, max_messages=1)).messages
+            found.append(await consumer.offset_at(queue, first.store_timestamp_ms + 1000))
+        print(json.dumps({"offsets": found}), flush=True)
+
+asyncio.run(search(sys.argv[1]))
+"""
+
+
+async def add_scattered(namesrv: str) -> None:
+    """Send the messages that wait and those with a key, far apart."""
+    async with Producer("filling", namesrv=namesrv, compression=None) as producer:
+        filler = os.urandom(FILLER_BYTES)
+        for _ in range(DELAYED):
+            await producer.send(Message("due", b"x" * 1000, delay_level=1))
+            await producer.send(Message("keyed", filler, keys=["common"]))
+
+
+def make_store(root: Path, gib: float) -> int:
+    """Fill a store as the module says, and return how many old messages it has."""
+    count = fill(root, int(gib * GIB), "old", queues=QUEUES)
+    serving = Serving(root, delay_levels=LATER)
+    try:
+        asyncio.run(add_scattered(serving.namesrv))
+    finally:
+        serving.stop()
+    fill(root, end_of(root) + END_BYTES, "last", queues=1)
+    return count
+
+
+def end_of(root: Path) -> int:
+    """Return where the log of a closed store ends."""
+    store = MessageStore(StoreConfig(root))
+    store.open()
+    try:
+        return store.commitlog_max_offset
+    finally:
+        store.close()
+
+
+def one(root: Path, cgroup: Path | None, program: list[str]) -> dict[str, Any]:
+    """Take one figure: sends alone, then beside a program; without one, from the start of the broker on."""
+    give_back(path for path in root.rglob("*") if path.is_file())
+    serving = Serving(root, delay_levels=LATER if program else NOW, cgroup=cgroup)
+    try:
+
+        def sends(until: Callable[[float], bool]) -> dict[str, float]:
+            return figures(asyncio.run(send(serving.namesrv, RATE, until, timeout_s=TIMEOUT_S)))
+
+        if not program:
+            return {"beside": sends(lambda spent: spent > DUE_S), "found": {}}
+        alone = sends(lambda spent: spent > ALONE_S)
+        command = [sys.executable, "-c", program[0], serving.namesrv, *program[1:]]
+        began = time.monotonic()
+        working = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        beside = sends(lambda _: working.poll() is not None)
+        seconds = time.monotonic() - began
+        assert working.stdout is not None
+        found = json.loads(working.stdout.read() or '{"failed": true}')
+    finally:
+        serving.stop()
+    return {"alone": alone, "beside": beside, "seconds": round(seconds, 2), "found": found}
+
+
+def main() -> int:
+    """Measure, write the result file, print, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cgroup", type=Path, help="directory of a control group whose reads are limited")
+    parser.add_argument("--gib", type=float, default=0.5, help="size of the old messages (0.5)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, each with a store of its own (3)")
+    parser.add_argument("--directory", type=Path, help="where the stores are made: a disk, as a tmpfs keeps everything in memory")
+    options = parser.parse_args()
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory(prefix="sprocketmq-slow-disk-", dir=options.directory) as directory:
+            root = Path(directory) / "store"
+            count = make_store(root, options.gib)
+            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": []}
+            for work, program in programs.items():
+                found = one(root, options.cgroup, program)
+                taken.setdefault(work, []).append(found)
+                print(
+                    f"round {number + 1}  {work:6} p99 {found['beside']['p99_ms']:8.1f} ms, longest {found['beside']['max_ms']:8.1f} ms",
+                    flush=True,
+                )
+    works: dict[str, Any] = {}
+    for work, rounds in taken.items():
+        longest, p99 = (spread((found["beside"][name] for found in rounds), 1) for name in ("max_ms", "p99_ms"))
+        works[work] = {"longest_ms": longest, "p99_ms": p99, "missed": longest["median"] > GOAL_MS, "rounds": rounds}
+        print(f"{work:6} longest send {longest['median']:.1f} ms (goal at most {GOAL_MS:g}){', MISSED' if works[work]['missed'] else ''}")
+    setting = {"gib": options.gib, "rate": RATE, "limited": options.cgroup is not None, "goal_longest_ms": GOAL_MS}
+    write_result("load-slow-disk", {**setting, "works": works})
+    return 1 if any(found["missed"] for found in works.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
