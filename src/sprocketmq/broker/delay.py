@@ -394,6 +394,8 @@ class DelayService:
                 self.timers.add(*entry)
             self._wait_for_disk(cold)
             return
+        for read in cold:  # it has waited often enough
+            read.release()
         self._loads = 0
         done: list[int] = []
         markers: list[tuple[str, str]] = []

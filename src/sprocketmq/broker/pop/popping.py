@@ -242,7 +242,7 @@ class Popping:
                 self._offsets.note_pulled(group, topic.name, queue_id, queue.next)
             if kinds & _NEW:
                 rest += max(self._store.max_offset(topic.name, queue_id) - queue.next, 0)
-        waiter.visits = None
+        waiter.visits, waiter.loads = None, 0
         if not count:
             return None
         starts = ";".join([f"0 {queue_id} {min(offsets)}" for queue_id, offsets in places.items()])
@@ -321,7 +321,7 @@ class Popping:
                 if result.next_offset == start:
                     break
                 queue.next = result.next_offset  # only other tags, or expired messages
-                waiter.loads = 0
+                waiter.loads = 0  # it got on
                 continue
             queue.next = result.next_offset
             if everything and result.count == result.next_offset - start:

@@ -36,11 +36,11 @@ MAX_PENDING_SENDS = 4096
 INLINE_FACTOR = 32
 LEAST_INLINE_MESSAGES = 512
 INLINE_MESSAGES = 4096
-# A commit waits for numpy to be loaded, or for another thread that writes the index (20 MB of slots take 5 to 30 ms), only above these, and
-# only so long: then the index falls behind.
+# A commit waits for numpy to be loaded (0.1 s), or for another thread that writes the index (20 MB of slots take 5 to 30 ms, 120 on a busy
+# machine), only above these. If the disk is slow, it does not wait longer: the index falls behind, and catching up costs more.
 MAX_PENDING_BYTES_WHILE_BUSY = 32 << 20
 MAX_PENDING_SENDS_WHILE_BUSY = 32768
-MAX_WAIT_S = 0.05
+MAX_WAIT_S = 0.5
 # While numpy is not loaded, fewer messages than this are indexed without it.
 PLAIN_MESSAGES = 256
 # Entries store whole seconds, so their time may be this much too early.
