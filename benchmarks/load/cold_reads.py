@@ -82,11 +82,11 @@ class Serving:
 
     def __init__(self, root: Path, *, delay_levels: str = DELAY_LEVELS, cgroup: Path | None = None) -> None:
         command = [sys.executable, "-c", SERVE, str(root), delay_levels]
+        if cgroup is not None:
+            command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs"), *command]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.namesrv = self._process.stdout.readline().strip()
-        if cgroup is not None:
-            (cgroup / "cgroup.procs").write_text(str(self._process.pid), encoding="ascii")
 
     def stop(self) -> None:
         self._process.communicate(timeout=60)

@@ -7,16 +7,15 @@ as root; the device is that of the directory of the store)::
     echo "254:0 150" > /sys/fs/cgroup/blkio/slow/blkio.throttle.read_iops_device
     python -m benchmarks.load.slow_disk --cgroup /sys/fs/cgroup/blkio/slow
 
-Without ``--cgroup`` the disk is as fast as it is. The store has 0.5 GiB of old messages; then messages that wait for their delay and messages
-with one key, 200 KB of others after each; then 80 MB more, as the end of the log counts as in memory. Before each figure the broker is
-stopped, the page cache of the files dropped, and the broker started; a client sends 500 messages a second, each by itself, first alone, then
-beside one of these:
+Without ``--cgroup`` the disk is as fast as it is. The store has 0.5 GiB of old messages; then 75 messages with one key, 800 KB apart; then
+80 MB more, as the end of the log counts as in memory. Before each figure the broker is stopped, the page cache of the files dropped, and the
+broker started; a client sends 500 messages a second, each by itself, first alone, then beside one of these:
 
 pulls   a pull consumer reads the old messages, as fast as it can
 pops    the same by pops of 32 messages, which are acknowledged
 query   the 64 newest messages with the key are queried
 times   the offset of a time is searched for in each of the eight queues
-due     the delayed messages are due: they are delivered from the start of the broker on
+due     300 delayed messages that lie 200 KB apart, and have 80 MB after them, are due
 
 Exits 1 when the median over the rounds of the longest send is more than 500 ms beside any of them.
 """
@@ -29,7 +28,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +35,16 @@ from benchmarks.load.cold_reads import GIB, QUEUES, READ, Serving, figures, send
 from benchmarks.load.stores import fill, give_back
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, Producer
-from sprocketmq.storage.store import MessageStore, StoreConfig
 
 GOAL_MS = 500.0
-DELAYED = 300
+SCATTERED = 300
+EACH_KEYED = 4
 FILLER_BYTES = 200_000
-END_BYTES = 80 << 20
+END_FILLERS = 420
 RATE = 500.0
 ALONE_S = 5.0
-DUE_S = 8.0
+DELAY_S = 15
 TIMEOUT_S = 60.0
-LATER, NOW = "1h", "1s"
 
 READ_POPS = """
 import asyncio, json, sys
@@ -102,59 +99,64 @@ asyncio.run(search(sys.argv[1]))
 """
 
 
-async def add_scattered(namesrv: str) -> None:
-    """Send the messages that wait and those with a key, far apart."""
+async def add(namesrv: str, *, delayed: bool) -> None:
+    """Send messages that are delayed, or have the key, with others between and after them."""
     async with Producer("filling", namesrv=namesrv, compression=None) as producer:
         filler = os.urandom(FILLER_BYTES)
-        for _ in range(DELAYED):
-            await producer.send(Message("due", b"x" * 1000, delay_level=1))
-            await producer.send(Message("keyed", filler, keys=["common"]))
+        for number in range(SCATTERED):
+            if delayed:
+                await producer.send(Message("due", b"x" * 1000, delay_level=1))
+            keyed = not delayed and number % EACH_KEYED == 0
+            await producer.send(Message("keyed", filler, keys=["common"] if keyed else []))
+        for _ in range(END_FILLERS):
+            await producer.send(Message("last", filler))
 
 
 def make_store(root: Path, gib: float) -> int:
     """Fill a store as the module says, and return how many old messages it has."""
     count = fill(root, int(gib * GIB), "old", queues=QUEUES)
-    serving = Serving(root, delay_levels=LATER)
+    serving = Serving(root)
     try:
-        asyncio.run(add_scattered(serving.namesrv))
+        asyncio.run(add(serving.namesrv, delayed=False))
     finally:
         serving.stop()
-    fill(root, end_of(root) + END_BYTES, "last", queues=1)
     return count
 
 
-def end_of(root: Path) -> int:
-    """Return where the log of a closed store ends."""
-    store = MessageStore(StoreConfig(root))
-    store.open()
-    try:
-        return store.commitlog_max_offset
-    finally:
-        store.close()
+def drop_cache(root: Path) -> None:
+    give_back(path for path in root.rglob("*") if path.is_file())
 
 
 def one(root: Path, cgroup: Path | None, program: list[str]) -> dict[str, Any]:
-    """Take one figure: sends alone, then beside a program; without one, from the start of the broker on."""
-    give_back(path for path in root.rglob("*") if path.is_file())
-    serving = Serving(root, delay_levels=LATER if program else NOW, cgroup=cgroup)
+    """Take one figure: sends alone, then beside a program."""
+    drop_cache(root)
+    serving = Serving(root, cgroup=cgroup)
     try:
-
-        def sends(until: Callable[[float], bool]) -> dict[str, float]:
-            return figures(asyncio.run(send(serving.namesrv, RATE, until, timeout_s=TIMEOUT_S)))
-
-        if not program:
-            return {"beside": sends(lambda spent: spent > DUE_S), "found": {}}
-        alone = sends(lambda spent: spent > ALONE_S)
+        alone = figures(asyncio.run(send(serving.namesrv, RATE, lambda spent: spent > ALONE_S, timeout_s=TIMEOUT_S)))
         command = [sys.executable, "-c", program[0], serving.namesrv, *program[1:]]
         began = time.monotonic()
         working = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        beside = sends(lambda _: working.poll() is not None)
+        beside = figures(asyncio.run(send(serving.namesrv, RATE, lambda _: working.poll() is not None, timeout_s=TIMEOUT_S)))
         seconds = time.monotonic() - began
         assert working.stdout is not None
         found = json.loads(working.stdout.read() or '{"failed": true}')
     finally:
         serving.stop()
     return {"alone": alone, "beside": beside, "seconds": round(seconds, 2), "found": found}
+
+
+def when_due(root: Path, cgroup: Path | None) -> dict[str, Any]:
+    """Take the figure of delayed messages: sends from before the first is due until after the last."""
+    serving = Serving(root, delay_levels=f"{DELAY_S}s", cgroup=cgroup)
+    try:
+        began = time.monotonic()
+        asyncio.run(add(serving.namesrv, delayed=True))
+        left = 2 * DELAY_S - (time.monotonic() - began)
+        drop_cache(root)
+        beside = figures(asyncio.run(send(serving.namesrv, RATE, lambda spent: spent > left, timeout_s=TIMEOUT_S)))
+    finally:
+        serving.stop()
+    return {"beside": beside, "seconds": round(left, 2)}
 
 
 def main() -> int:
@@ -170,9 +172,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sprocketmq-slow-disk-", dir=options.directory) as directory:
             root = Path(directory) / "store"
             count = make_store(root, options.gib)
-            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": []}
+            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": None}
             for work, program in programs.items():
-                found = one(root, options.cgroup, program)
+                found = when_due(root, options.cgroup) if program is None else one(root, options.cgroup, program)
                 taken.setdefault(work, []).append(found)
                 print(
                     f"round {number + 1}  {work:6} p99 {found['beside']['p99_ms']:8.1f} ms, longest {found['beside']['max_ms']:8.1f} ms",
