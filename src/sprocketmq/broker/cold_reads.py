@@ -1,6 +1,6 @@
 """Requests for messages that are not in memory: a few threads read them into it, then the request is answered like any other.
 
-Everything that may wait for the disk in the loop would delay every send; so nothing does that is about old messages.
+A request that waited for the disk in the loop would delay every send.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
+from sprocketmq.broker.topics import OVERLOAD
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -25,7 +26,6 @@ THREADS = 2
 MAX_WAITING = 1000
 # A request waits for the beginning of a record, then for the rest of a long one; after that it is answered from wherever the record is.
 MAX_RECORD_LOADS = 2
-OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 # The share of a busy loop's time that answering them may take.
 SHARE = 0.2
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.send_rules import OVERLOAD, SendRefused
-from sprocketmq.broker.topics import Topic, TopicTable, check_topic_name, topic_not_exist
+from sprocketmq.broker.send_rules import SendRefused
+from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable, check_topic_name, topic_not_exist
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command

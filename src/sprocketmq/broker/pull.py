@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from sprocketmq.broker.checked_pull import Pull, PullRefused, from_the_asked_offset, response_code
 from sprocketmq.broker.clients import ClientRegistry, tag_filter
-from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.reading import messages_at_once, read_matching
 from sprocketmq.broker.filters.refusals import TURNED_OFF, FilterRefused, condition_of, is_sql
@@ -21,7 +21,7 @@ from sprocketmq.broker.held_pulls import HeldPulls
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
-from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, Topic, TopicTable
+from sprocketmq.broker.topics import FAQ, NO_LITE_TOPICS, OVERLOAD, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import InvalidName
 from sprocketmq.net.server import ServerConnection

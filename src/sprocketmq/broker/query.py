@@ -18,7 +18,7 @@ from typing import NamedTuple, TypedDict
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.cold_reads import ColdRecords
 from sprocketmq.broker.inner_batches import is_whole, unpacked
-from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ProtocolError, RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
@@ -137,7 +137,7 @@ class QueryHandlers:
 
     @staticmethod
     def _refuse(conn: ServerConnection, command: Command) -> None:
-        conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
+        conn.respond(command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
 
     def _query(self, conn: ServerConnection, command: Command, request: QueryMessage) -> None:
         criteria = _criteria(request)

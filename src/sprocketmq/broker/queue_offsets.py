@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
-from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
-from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicTable
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
+from sprocketmq.broker.topics import NO_LITE_TOPICS, OVERLOAD, Topic, TopicTable
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command

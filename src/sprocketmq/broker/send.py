@@ -14,9 +14,9 @@ from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.metrics.counters import DELAY, FIFO, NORMAL, TRANSACTION, BrokerCounters
 from sprocketmq.broker.new_topics import NewTopics
-from sprocketmq.broker.send_rules import OVERLOAD, SendRefused, SendRules, of_dead_letter, property_value
+from sprocketmq.broker.send_rules import SendRefused, SendRules, of_dead_letter, property_value
 from sprocketmq.broker.staged_sends import Room, StagedSends, Stored
-from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
+from sprocketmq.broker.topics import OVERLOAD, Topic, TopicRefused, TopicTable
 from sprocketmq.broker.transactions.service import TransactionService
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge, ProtocolError, RemoteProtocolError, RetriableError
 from sprocketmq.net.server import ServerConnection

@@ -51,7 +51,6 @@ NOT_DONE = {
     MULTI_DISPATCH: "this broker puts a message into one queue, send it without the property INNER_MULTI_DISPATCH",
 }
 NO_RECALL = "messages are recalled by request 370, send the message without the property TIMER_DEL_UNIQKEY"
-OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 NOT_HALF = "the system flag says that the message is part of a transaction: half of one has the flag 4 and the property TRAN_MSG=true"
 HALF_BATCH = "a batch, or a message of one, cannot be half of a transaction: send the message by itself"
 DELAYED_MEMBER = "message %d of the batch asks to be delivered later, which a batch cannot do: send it by itself"

@@ -18,8 +18,8 @@ from sprocketmq.broker.delay import Arrival
 from sprocketmq.broker.flushing import Flusher
 from sprocketmq.broker.metrics.counters import DELAY, DELIVERY_GROUP, NORMAL, BrokerCounters
 from sprocketmq.broker.send_answers import SendAnswers, json_text
-from sprocketmq.broker.send_rules import OVERLOAD, SendRefused
-from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.broker.send_rules import SendRefused
+from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable
 from sprocketmq.errors import FatalError, RetriableError, StoreFailed
 from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection

@@ -51,6 +51,8 @@ MAX_ADOPTED_QUEUES = 1024
 MAX_PERM = PERM_READ | PERM_WRITE | PERM_INHERIT
 READ_WRITE = PERM_READ | PERM_WRITE
 NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+# What a request is told that meets a limit of the broker.
+OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 NO_LITE_TOPICS = "this broker has no lite topics: leave out liteTopic"
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

@@ -7,7 +7,7 @@ from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.request_modes import POP, PULL, RequestModeTable
 from sprocketmq.broker.saving import SavedFile
-from sprocketmq.broker.topics import FAQ, TopicTable
+from sprocketmq.broker.topics import FAQ, OVERLOAD, TopicTable
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.bodies import Assignments, MessageQueueAssignment, QueryAssignment, RequestMode, TopicRoute
@@ -90,7 +90,7 @@ class AssignmentHandlers:
         asked = QueryAssignment.decode(command.body)
         command.body = b""
         if self._asking >= MAX_ASKING:
-            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while")
+            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
             return
         self._asking += 1
         self._background.spawn(self._assign(conn, command, asked), "an assignment").add_done_callback(self._asked)

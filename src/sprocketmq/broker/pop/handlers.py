@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from sprocketmq.broker.clients import tag_filter
-from sprocketmq.broker.cold_reads import OVERLOAD, ColdReads, DiskReads
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.filters.refusals import FilterRefused, condition_of, is_sql
 from sprocketmq.broker.filters.sql92 import Condition
@@ -18,7 +18,7 @@ from sprocketmq.broker.pop.popping import ORDERLY, Popping, Taken
 from sprocketmq.broker.pop.receipts import PopRefused, ReceiptHandlers, checked_invisible, no_topic
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter, PopWaiters
-from sprocketmq.broker.topics import FAQ, Topic, TopicTable
+from sprocketmq.broker.topics import FAQ, OVERLOAD, Topic, TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import InvalidName, SprocketError
 from sprocketmq.events import event

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.metrics.counters import BrokerCounters
-from sprocketmq.broker.send_rules import OVERLOAD, SendRefused
-from sprocketmq.broker.topics import TopicTable
+from sprocketmq.broker.send_rules import SendRefused
+from sprocketmq.broker.topics import OVERLOAD, TopicTable
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SprocketError
 from sprocketmq.net.peerlog import PeerLog

@@ -13,9 +13,9 @@ from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.delay import DelayService
 from sprocketmq.broker.metrics.counters import TRANSACTION, BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
-from sprocketmq.broker.send_rules import OVERLOAD, SendRefused, SendRules
+from sprocketmq.broker.send_rules import SendRefused, SendRules
 from sprocketmq.broker.staged_sends import StagedSends
-from sprocketmq.broker.topics import Topic, TopicTable
+from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable
 from sprocketmq.broker.transactions.halves import (
     QUEUE_ID,
     committed_flag,
