@@ -39,9 +39,10 @@ def next_millisecond() -> int:
 def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Give sends, requests and connects more than their 3 s: on a busy machine a process may stand still for as long.
 
-    A JVM does so at its first handshake, and Apache's broker waits for a disk that other programs keep busy.
+    A JVM does so at its first handshake, and Apache's broker waits for a disk that other programs keep busy. A send takes connections to
+    both servers within its own limit, each for up to 20 s, so it has 60.
     """
-    patch.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 20.0)
+    patch.setitem(Producer.__init__.__kwdefaults__, "timeout_s", 60.0)
     patch.setitem(AdminClient.__init__.__kwdefaults__, "timeout_s", 60.0)
     patch.setitem(ConnectionPool.get.__kwdefaults__, "timeout_s", 20.0)
     patch.setattr(nameservers, "REQUEST_TIMEOUT_S", 20.0)
