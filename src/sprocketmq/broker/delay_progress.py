@@ -1,7 +1,8 @@
 """The progress of delayed messages, as stored in ``delayOffset.json`` and ``timers.json``.
 
 The files must not be ahead of the disk: after a crash a broker would skip messages whose delivered copies are gone from the log. Progress
-is therefore saved with the end of the log that it refers to, once the log is flushed up to there.
+is therefore saved with the end of the log that it refers to, once the log is flushed up to there. After a crash a start reads the log from
+that end on, so while messages wait a new end is saved as the log grows, also when nothing is delivered for days.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,9 @@ from sprocketmq.clock import Clock
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.bodies import DataVersion
 from sprocketmq.storage.store import MessageStore
+
+# While messages wait, progress is saved again after this much more log: a start after a crash reads little more than it.
+SAVE_AFTER_BYTES = 64 << 20
 
 _Trees = tuple[dict[str, Any], dict[str, Any]]
 
@@ -61,10 +65,15 @@ class DelayProgress:
         fresh = self._waiting is not None and self._store.commitlog_flushed_offset >= self._waiting[0]["logOffset"]
         if fresh and self._waiting is not None:
             self._flushed, self._waiting = self._waiting, None
-        if self.changed and self._waiting is None:
+        if self._waiting is None and (self.changed or self._is_far_back()):
             self.changed = False
             self._waiting = self._trees()
         return fresh
+
+    def _is_far_back(self) -> bool:
+        """Return whether messages wait and the log has grown much since the last progress."""
+        grown = self._store.commitlog_max_offset - self._flushed[0].get("logOffset", 0)
+        return grown >= SAVE_AFTER_BYTES and (self._timers.waiting > 0 or any(done < end for done, end in self._offsets().values()))
 
     def _trees(self) -> _Trees:
         self._version = self._version.next(self._clock.time_ms())

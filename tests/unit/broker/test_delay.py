@@ -5,12 +5,13 @@ import json
 import pytest
 from tests.recorded_stores import unpack
 
+from sprocketmq.broker import delay_progress
 from sprocketmq.broker.forward_clock import ForwardClock
 from sprocketmq.errors import ConfigError, StoreWriteFailed
 from sprocketmq.protocol.records import Record, decode_records
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
-from sprocketmq.storage.store import StoreConfig
+from sprocketmq.storage.store import MessageStore, StoreConfig
 from sprocketmq.testing import eventually
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -445,6 +446,49 @@ async def test_positions_are_saved_when_the_disk_has_what_they_speak_of(broker, 
     assert broker.delays.progress.note()
     assert broker.delays.progress.snapshot()["offsetTable"] == {1: 1}
     assert not broker.delays.progress.note()
+
+
+@pytest.mark.parametrize("timed", [False, True])
+async def test_a_killed_broker_reads_little_of_the_log_again_however_long_messages_waited(restarted, clock, monkeypatch, timed):
+    monkeypatch.setattr(delay_progress, "SAVE_AFTER_BYTES", 4096)
+    broker, ask = await restarted()
+    if timed:
+        assert (await ask.send("orders", b"late", properties=f"TIMER_DELIVER_MS\x01{clock.time_ms() + 3_600_000}\x02")).code == 0
+    else:
+        await delayed(ask, 18, b"late")
+    for _ in range(8):
+        await ask.send("orders", bytes(1024))
+        broker.store.flush_log()
+        if broker.delays.progress.note():
+            broker.files.save_delays()
+            await broker.files.delays.saved()
+            await broker.files.timers.saved()
+    await broker.abort()
+    begins = []
+    scan = MessageStore.deliveries_since
+    monkeypatch.setattr(MessageStore, "deliveries_since", lambda store, begin: begins.append(begin) or scan(store, begin))
+    broker, ask = await restarted()
+    assert begins[0] > broker.store.commitlog_max_offset - 3 * 4096
+    later(broker, clock, 7200)
+    assert (await ask.bodies("orders"))[-1] == b"late"
+
+
+async def test_progress_is_not_saved_again_while_nothing_waits_or_the_log_has_grown_little(broker, clock, ask, monkeypatch):
+    monkeypatch.setattr(delay_progress, "SAVE_AFTER_BYTES", 4096)
+
+    async def grow(size):
+        await ask.send("orders", bytes(size))
+        broker.store.flush_log()
+        return broker.delays.progress.note() or broker.delays.progress.note()
+
+    assert not await grow(8192)
+    await delayed(ask, 1)
+    assert await grow(16)
+    assert not await grow(1024)
+    assert await grow(4096)
+    later(broker, clock, 1)
+    assert await grow(16)
+    assert not await grow(8192)
 
 
 # --- what goes wrong ---
