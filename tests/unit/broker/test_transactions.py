@@ -14,6 +14,7 @@ from sprocketmq.protocol.codes import RequestCode
 from sprocketmq.protocol.message import TransactionOutcome
 from sprocketmq.protocol.names import DISCARDED_HALVES_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from sprocketmq.protocol.records import decode_records
+from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import eventually
 
 TIMEOUT_S = 6.0
@@ -84,6 +85,17 @@ async def test_an_outcome_that_is_told_twice_counts_once(ask, transactions, firs
     else:
         assert (answer.code, answer.remark) == (1, "the transaction was ended before, and not in this way")
     assert len(await ask.bodies("orders", queue=1)) == (first == COMMIT)
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+async def test_an_outcome_counts_before_disk_or_slaves_have_the_half_message(ask, broker, transactions, monkeypatch, outcome):
+    """A producer that is told so rolls back at once: nobody is asked about its transaction later."""
+    half = await transactions.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "commitlog_visible_offset", property(lambda _: int(half["commitLogOffset"])))
+        assert (await transactions.end(half, outcome)).code == 0
+    assert not len(broker.transactions.open_halves)
+    assert await ask.bodies("orders", queue=1) == ([b"paid"] if outcome == COMMIT else [])
 
 
 async def test_an_unknown_outcome_leaves_the_transaction_open(ask, broker, transactions):

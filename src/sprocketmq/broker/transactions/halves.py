@@ -70,7 +70,7 @@ def half_at(store: MessageStore, log_offset: int, queue_offset: int | None = Non
 
     With ``topic`` DISCARDED_HALVES_TOPIC it is one that was given up on. Raises RemoteProtocolError when it is damaged.
     """
-    view = store.record_at(log_offset) if 0 <= log_offset < store.commitlog_visible_offset else None
+    view = store.record_at(log_offset) if log_offset >= 0 else None
     if view is None:
         return None
     half = Record(view, 0, len(view))
