@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -33,6 +33,7 @@ help:
 	@echo "make faults-long  sends and consumers while brokers die and the network fails (FAULT_SENDS=1000000 FAULT_SEEDS=200 FAULT_SEED=...)"
 	@echo "make replication-long  a master and its slave while either dies (FAULT_KILLS=1000 FAULT_PARTITIONS=200 FAULT_SEED=...)"
 	@echo "make spark-faults-long  kills streaming queries, their workers and brokers (SPARK_FAULTS=100 SPARK_FAULT_SEED=...)"
+	@echo "make soak      everything that clients do, for an hour: memory, files and threads must not grow (SOAK_SECONDS=3600 SOAK_SEED=...)"
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "SprocketMQ needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3"; exit 1; }
@@ -183,6 +184,11 @@ SPARK_FAULT_SEED ?= $(shell date +%s)
 spark-faults-long: $(STAMP)
 	SPROCKETMQ_SPARK_FAULTS=$(SPARK_FAULTS) SPROCKETMQ_SPARK_FAULT_SEED=$(SPARK_FAULT_SEED) \
 	$(PYTEST) -m spark tests/spark_faults -s --timeout=0
+
+SOAK_SECONDS ?= 3600
+SOAK_SEED    ?= $(shell date +%s)
+soak: $(STAMP)
+	SPROCKETMQ_SOAK_SECONDS=$(SOAK_SECONDS) SPROCKETMQ_SOAK_SEED=$(SOAK_SEED) $(PYTEST) tests/soak -s --timeout=0
 
 clean:
 	rm -rf $(VENV) $(VENV)-spark-* .mypy_cache .ruff_cache .pytest_cache dist

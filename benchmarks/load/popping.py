@@ -33,9 +33,10 @@ def acknowledged(group: str, topic: str, broker: str, ext: dict[str, str]) -> by
     return json.dumps({"brokerName": broker, "acks": acks}).encode()
 
 
-async def pop(conn: Connection, group: str, topic: str) -> Command | None:
+async def pop(conn: Connection, group: str, topic: str, *, invisible_ms: int = 60_000) -> Command | None:
     """Pop up to 32 messages; None when there were none."""
-    fields = {"consumerGroup": group, "topic": topic, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "5000"}
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "-1", "maxMsgNums": "32", "pollTime": "5000"}
+    fields["invisibleTime"] = str(invisible_ms)
     more = {"bornTime": str(int(time.time() * 1000)), "initMode": "0", "expType": "TAG", "exp": "*", "order": "false"}
     answer = await conn.ask(POP, ext={**fields, **more}, timeout_s=30)
     return answer if answer.code == FOUND else None

@@ -123,10 +123,9 @@ class Pair:
         await self.pause(self.slave, lasting_s * 3)
 
     async def pause(self, broker: BrokerProcess, lasting_s: float) -> None:
-        assert broker._child is not None
-        broker._child.send_signal(signal.SIGSTOP)
+        os.kill(broker.pid, signal.SIGSTOP)
         await asyncio.sleep(lasting_s)
-        broker._child.send_signal(signal.SIGCONT)
+        os.kill(broker.pid, signal.SIGCONT)
 
     async def partition(self, lasting_s: float) -> None:
         self.proxy.partition()

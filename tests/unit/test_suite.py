@@ -27,6 +27,7 @@ SLEEPERS = {
     "faults/test_replication.py": "a fault lasts for some time; sends that fail are paced",
     "interop/test_reading_from_slaves.py": "paces questions to brokers in other processes",
     "interop/test_replication_metadata.py": "the slave of Apache's works by timers",
+    "soak/load.py": "senders and chores are paced",
     "spark_faults/test_restarts.py": "the moment of a kill is random",
     "spark_faults/test_landing.py": "paces questions to another process",
     "spark_faults/test_tables.py": "paces questions to another process",
@@ -107,6 +108,7 @@ ELAPSED = re.compile(r"(elapsed|took|seconds|duration|waited)(_s|_ms)?")
 TIMED: dict[str, str] = {
     "fuzz/test_fuzz_protocol.py": "fuzzes for a given time; processor time of seconds for a few KiB is a fault of a decoder",
     "simulation/test_planted_faults.py": "time is virtual",
+    "soak/test_soak.py": "restarts nothing when the time of the load is over",
 }
 
 # Private names of the package, and of others, by the reason why a test uses them.
@@ -152,7 +154,6 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
-        "faults/test_replication.py": "_child",
         "spark/test_demo.py": "_left_running _write",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",

@@ -43,6 +43,13 @@ class ServeProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
 
+    @property
+    def pid(self) -> int:
+        """The id of the process that was launched. Raises ProcessLookupError when none is."""
+        if self._child is None:
+            raise ProcessLookupError("the process is not launched, or was killed")
+        return self._child.pid
+
     def launch(self) -> None:
         """Start the process without waiting for it."""
         self.kill()
