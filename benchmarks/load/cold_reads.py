@@ -40,7 +40,7 @@ async def serve():
     namesrv = NameServer(NameServerConfig(port=0))
     await namesrv.start()
     store = StoreConfig(Path(sys.argv[1]), disk_warning_ratio=1.0, message_delay_level=sys.argv[2])
-    broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,)))
+    broker = Broker(BrokerConfig(store=store, port=0, namesrv=(namesrv.address,), transaction_timeout_s=float(sys.argv[3])))
     await broker.start()
     settle_own_process()
     print(namesrv.address, flush=True)
@@ -80,8 +80,10 @@ asyncio.run(read())
 class Serving:
     """A nameserver and a broker in a process of their own, in the control group of this directory if one is given."""
 
-    def __init__(self, root: Path, *, delay_levels: str = DELAY_LEVELS, cgroup: Path | None = None) -> None:
-        command = [sys.executable, "-c", SERVE, str(root), delay_levels]
+    def __init__(
+        self, root: Path, *, delay_levels: str = DELAY_LEVELS, transaction_timeout_s: float = 6.0, cgroup: Path | None = None
+    ) -> None:
+        command = [sys.executable, "-c", SERVE, str(root), delay_levels, str(transaction_timeout_s)]
         if cgroup is not None:
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs"), *command]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

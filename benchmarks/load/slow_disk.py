@@ -16,6 +16,7 @@ pops    the same by pops of 32 messages, which are acknowledged
 query   the 64 newest messages with the key are queried
 times   the offset of a time is searched for in each of the eight queues
 due     300 delayed messages that lie 200 KB apart, and have 80 MB after them, are due
+checks  the producers of 300 transactions, whose half messages lie like that, are to be asked for their outcomes
 
 Exits 1 when the median over the rounds of the longest send is more than 500 ms beside any of them.
 """
@@ -34,7 +35,7 @@ from typing import Any
 from benchmarks.load.cold_reads import GIB, QUEUES, READ, Serving, figures, send
 from benchmarks.load.stores import fill, give_back
 from benchmarks.report import spread, write_result
-from sprocketmq import Message, Producer
+from sprocketmq import Message, TransactionOutcome, TransactionProducer
 
 GOAL_MS = 500.0
 SCATTERED = 300
@@ -99,14 +100,16 @@ asyncio.run(search(sys.argv[1]))
 """
 
 
-async def add(namesrv: str, *, delayed: bool) -> None:
-    """Send messages that are delayed, or have the key, with others between and after them."""
-    async with Producer("filling", namesrv=namesrv, compression=None) as producer:
+async def add(namesrv: str, work: str) -> None:
+    """Send messages that are delayed, half messages, or messages with the key, with others between and after them."""
+    async with TransactionProducer("filling", lambda _: TransactionOutcome.UNKNOWN, namesrv=namesrv, compression=None) as producer:
         filler = os.urandom(FILLER_BYTES)
         for number in range(SCATTERED):
-            if delayed:
+            if work == "due":
                 await producer.send(Message("due", b"x" * 1000, delay_level=1))
-            keyed = not delayed and number % EACH_KEYED == 0
+            elif work == "checks":
+                await producer.begin(Message("due", b"x" * 1000))
+            keyed = work == "query" and number % EACH_KEYED == 0
             await producer.send(Message("keyed", filler, keys=["common"] if keyed else []))
         for _ in range(END_FILLERS):
             await producer.send(Message("last", filler))
@@ -117,7 +120,7 @@ def make_store(root: Path, gib: float) -> int:
     count = fill(root, int(gib * GIB), "old", queues=QUEUES)
     serving = Serving(root)
     try:
-        asyncio.run(add(serving.namesrv, delayed=False))
+        asyncio.run(add(serving.namesrv, "query"))
     finally:
         serving.stop()
     return count
@@ -145,12 +148,12 @@ def one(root: Path, cgroup: Path | None, program: list[str]) -> dict[str, Any]:
     return {"alone": alone, "beside": beside, "seconds": round(seconds, 2), "found": found}
 
 
-def when_due(root: Path, cgroup: Path | None) -> dict[str, Any]:
-    """Take the figure of delayed messages: sends from before the first is due until after the last."""
-    serving = Serving(root, delay_levels=f"{DELAY_S}s", cgroup=cgroup)
+def when_due(root: Path, cgroup: Path | None, work: str) -> dict[str, Any]:
+    """Take the figure of delayed messages or checks: sends from before the first is due until after the last."""
+    serving = Serving(root, delay_levels=f"{DELAY_S}s", transaction_timeout_s=DELAY_S, cgroup=cgroup)
     try:
         began = time.monotonic()
-        asyncio.run(add(serving.namesrv, delayed=True))
+        asyncio.run(add(serving.namesrv, work))
         left = 2 * DELAY_S - (time.monotonic() - began)
         drop_cache(root)
         beside = figures(asyncio.run(send(serving.namesrv, RATE, lambda spent: spent > left, timeout_s=TIMEOUT_S)))
@@ -172,9 +175,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sprocketmq-slow-disk-", dir=options.directory) as directory:
             root = Path(directory) / "store"
             count = make_store(root, options.gib)
-            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": None}
+            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": None, "checks": None}
             for work, program in programs.items():
-                found = when_due(root, options.cgroup) if program is None else one(root, options.cgroup, program)
+                found = when_due(root, options.cgroup, work) if program is None else one(root, options.cgroup, program)
                 taken.setdefault(work, []).append(found)
                 print(
                     f"round {number + 1}  {work:6} p99 {found['beside']['p99_ms']:8.1f} ms, longest {found['beside']['max_ms']:8.1f} ms",

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
@@ -59,6 +59,19 @@ class DiskReads:
         cold.hold()
         loading = asyncio.get_running_loop().run_in_executor(self._pool, cold.load)
         loading.add_done_callback(lambda done: self._ended(cold, done))
+
+    def load_all(self, reads: Sequence[ColdRead], answer: Callable[[], None]) -> None:
+        """Call ``answer`` in the loop, when it is its turn, after all of ``reads`` were read."""
+        left = len(reads)
+
+        def loaded() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                answer()
+
+        for read in reads:
+            self.load(read, loaded)
 
     def _ended(self, cold: ColdRead, done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:

@@ -115,7 +115,7 @@ class DelayService:
         self._loop: asyncio.AbstractEventLoop | None = None
         # How often what is due has waited for the disk, and the reads under way: nothing is delivered meanwhile.
         self._loads = 0
-        self._loading = 0
+        self._loading = False
         self._homeless: set[str] = set()
         self.timers = Timers(store)
         self._timers_log_offset = 0
@@ -459,18 +459,15 @@ class DelayService:
 
     def _wait_for_disk(self, cold: list[ColdRead]) -> None:
         self._loads += 1
-        self._loading = len(cold)
-        for read in cold:
-            self._disk.load(read, partial(self._loaded, cold))
+        self._loading = True
+        self._disk.load_all(cold, partial(self._loaded, cold))
 
     def _loaded(self, cold: list[ColdRead]) -> None:
-        """Deliver when the last of these reads has ended."""
-        self._loading -= 1
-        if not self._loading:
-            if self._loop is not None:
-                self.fire()
-            for read in cold:
-                read.release()
+        self._loading = False
+        if self._loop is not None:
+            self.fire()
+        for read in cold:
+            read.release()
 
     def _due_messages(self, level: _Level, now: int, count: int) -> Iterator[ReceivedMessage | None]:
         """Yield up to ``count`` messages of a level that are due, None for one that is damaged; the caller moves ``level.next``."""

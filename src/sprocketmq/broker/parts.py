@@ -198,6 +198,7 @@ class BrokerParts(ABC):
             config,
             self.transactions,
             self.clients,
+            self.disk_reads,
             may_send=self.may_send,
             writable=lambda: self.cleaning.writable,
             clock=clock,

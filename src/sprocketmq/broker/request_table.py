@@ -152,7 +152,7 @@ class RequestTable:
                 allows=allows,
             ).handlers(),
             **RecallHandlers(config, parts.store, parts.topics, parts.delays, parts.staged).handlers(),
-            **TransactionHandlers(parts.transactions, parts.staged, clock=clock, allows=allows).handlers(),
+            **TransactionHandlers(parts.transactions, parts.staged, cold, clock=clock, allows=allows).handlers(),
             **ReplyHandlers(
                 config, parts.topics, parts.clients, parts.counters, parts.background, address=lambda: parts.address, clock=clock
             ).handlers(),

@@ -5,12 +5,13 @@ import logging
 from collections.abc import Callable
 
 from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.cold_reads import MAX_RECORD_LOADS, DiskReads
 from sprocketmq.broker.config import BrokerConfig
 from sprocketmq.broker.transactions.halves import check_body, half_at
 from sprocketmq.broker.transactions.open import OpenHalf
 from sprocketmq.broker.transactions.service import TransactionService
 from sprocketmq.clock import Clock
-from sprocketmq.errors import FatalError, ProtocolError, RetriableError
+from sprocketmq.errors import FatalError, ProtocolError, RetriableError, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server import ServerConnection
@@ -20,6 +21,7 @@ from sprocketmq.protocol.headers import CheckTransaction
 from sprocketmq.protocol.names import HALF_TOPIC
 from sprocketmq.protocol.properties import PRODUCER_GROUP, REAL_TOPIC, UNIQ_KEY
 from sprocketmq.protocol.records import ReceivedMessage
+from sprocketmq.storage.store import ColdRead
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class TransactionChecks:
         config: BrokerConfig,
         service: TransactionService,
         clients: ClientRegistry,
+        disk: DiskReads,
         *,
         may_send: Callable[[ServerConnection, str], bool],
         writable: Callable[[], bool],
@@ -53,6 +56,7 @@ class TransactionChecks:
         self._reserved_ms = config.store.file_reserved_hours * 3_600_000
         self._service = service
         self._clients = clients
+        self._disk = disk
         self._may_send = may_send
         self._writable = writable
         self._clock = clock
@@ -61,6 +65,9 @@ class TransactionChecks:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
         self._turn = 0
+        # Whether half messages are being read from the disk, and how often since the last turn that asked.
+        self._loading = False
+        self._loads = 0
         self.asked = self.discarded = 0
         service.opened = self._opened
 
@@ -86,6 +93,8 @@ class TransactionChecks:
 
     def _arm(self) -> None:
         self._disarm()
+        if self._loading:
+            return
         next_at = self._service.open_halves.next_at
         if next_at is not None and self._loop is not None:
             self._armed_for = next_at
@@ -95,16 +104,39 @@ class TransactionChecks:
         """Ask about the transactions that are due, up to the limit of one turn. Failures are logged and retried soon."""
         self._peer_log.sweep()
         now = self._clock.monotonic()
-        for offset, half in self._service.open_halves.take_due(now, MAX_AT_ONCE):
+        halves = self._service.open_halves
+        due = halves.take_due(now, MAX_AT_ONCE)
+        if self._loads < MAX_RECORD_LOADS and (cold := self._find_cold(due)):
+            for offset, half in due:
+                halves.defer(offset, half, half.ask_at)
+            self._loads += 1
+            self._loading = True
+            self._disk.load_all(cold, self._loaded)
+            return
+        self._loads = 0
+        for offset, half in due:
             try:
                 self._look(offset, half, now)
             except (RetriableError, FatalError, OSError) as e:
                 log.warning("the transaction of the half message at %d of the log has to wait: %s", half.log_offset, e)
-                self._service.open_halves.defer(offset, half, now + AGAIN_S)
+                halves.defer(offset, half, now + AGAIN_S)
             except Exception:
                 log.exception("the transaction of the half message at %d of the log has to wait", half.log_offset)
-                self._service.open_halves.defer(offset, half, now + self._interval_s)
+                halves.defer(offset, half, now + self._interval_s)
         self._arm()
+
+    def _find_cold(self, due: list[tuple[int, OpenHalf]]) -> list[ColdRead]:
+        """Return what has to be read from the disk for these half messages."""
+        try:
+            found = [self._service.store.find_cold_record(half.log_offset) for _, half in due]
+        except (SprocketError, OSError):
+            return []  # reading the records tells what is the matter
+        return [read for read in found if read is not None]
+
+    def _loaded(self) -> None:
+        self._loading = False
+        if self._loop is not None:
+            self.fire()
 
     def _look(self, offset: int, half: OpenHalf, now: float) -> None:
         service = self._service

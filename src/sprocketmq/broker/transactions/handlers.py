@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from sprocketmq.broker.cold_reads import ColdRecords
 from sprocketmq.broker.send_rules import SendRefused
 from sprocketmq.broker.staged_sends import StagedSends
 from sprocketmq.broker.topics import TopicRefused
@@ -31,9 +32,10 @@ _OTHER_DECISION = "the transaction was ended before, and not in this way"
 class TransactionHandlers:
     """Answers the requests of producers about ``service``'s transactions. With access control, ``allows`` says who may do so."""
 
-    def __init__(self, service: TransactionService, staged: StagedSends, *, clock: Clock, allows: Allows | None) -> None:
+    def __init__(self, service: TransactionService, staged: StagedSends, cold: ColdRecords, *, clock: Clock, allows: Allows | None) -> None:
         self._service = service
         self._staged = staged
+        self._cold = cold
         self._clock = clock
         self._allows = allows
         self._peer_log = PeerLog(log, clock.monotonic)
@@ -44,6 +46,9 @@ class TransactionHandlers:
     def end(self, conn: ServerConnection, command: Command) -> None:
         """Commit a transaction or roll it back; answered when the outcome is as durable as a send."""
         header = command.header(EndTransaction)
+        self._cold.when_in_memory(conn, command, header.commit_log_offset, lambda: self._answer_end(conn, command, header))
+
+    def _answer_end(self, conn: ServerConnection, command: Command, header: EndTransaction) -> None:
         refusal = _refusal(lambda: self._end(conn, command, header))
         if refusal is not None:
             # Apache's clients send this one-way and never see a refusal.
@@ -54,13 +59,20 @@ class TransactionHandlers:
     def resume(self, conn: ServerConnection, command: Command) -> None:
         """Check a transaction again that was given up on; answered when that is as durable as a send."""
         header = command.header(ResumeCheck)
-        refusal = _refusal(lambda: self._resume(conn, command, header))
+        try:
+            _, _, log_offset = parse_offset_msg_id(header.msg_id)
+        except ProtocolError as e:
+            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=str(e))
+        else:
+            self._cold.when_in_memory(conn, command, log_offset, lambda: self._answer_resume(conn, command, header, log_offset))
+
+    def _answer_resume(self, conn: ServerConnection, command: Command, header: ResumeCheck, log_offset: int) -> None:
+        refusal = _refusal(lambda: self._resume(conn, command, header, log_offset))
         if refusal is not None:
             conn.respond(command, refusal[0], remark=refusal[1])
 
-    def _resume(self, conn: ServerConnection, command: Command, header: ResumeCheck) -> None:
+    def _resume(self, conn: ServerConnection, command: Command, header: ResumeCheck, log_offset: int) -> None:
         waits = self._staged.check_takes() and not command.flag & FLAG_ONEWAY
-        _, _, log_offset = parse_offset_msg_id(header.msg_id)
         kept = half_at(self._service.store, log_offset, topic=DISCARDED_HALVES_TOPIC)
         if kept is None:
             raise SendRefused(ResponseCode.SYSTEM_ERROR, f"there is no message of {DISCARDED_HALVES_TOPIC} with the id {header.msg_id}")
