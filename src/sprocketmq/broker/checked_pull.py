@@ -3,6 +3,7 @@
 from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.inner_batches import members_of
 from sprocketmq.broker.topics import Topic
+from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.errors import FatalError
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
@@ -26,7 +27,7 @@ class PullRefused(FatalError):
         self.forbidden_type = forbidden_type
 
 
-class Pull:
+class Pull(WaitingRequest):
     """One checked pull: what to read, and whom to answer.
 
     It wants messages with ``tag_codes``, or those that meet ``condition``; without either, all of them. It may be held for ``suspend_s``
@@ -35,20 +36,16 @@ class Pull:
     """
 
     __slots__ = (
-        "command",
         "condition",
-        "conn",
         "due",
         "group",
         "held",
-        "loads",
         "max_bytes",
         "max_count",
         "max_units",
         "offset",
         "own_subscription",
         "queue_id",
-        "since",
         "suspend_s",
         "tag_codes",
         "tick",
@@ -76,8 +73,7 @@ class Pull:
         own_subscription: bool,
         suspend_s: float,
     ) -> None:
-        self.conn = conn
-        self.command = command
+        super().__init__(conn, command)
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
@@ -88,8 +84,6 @@ class Pull:
         self.condition = condition
         self.own_subscription = own_subscription
         self.suspend_s = suspend_s
-        self.since = 0.0  # when its handling began; set once it waits
-        self.loads = 0
         self.max_units: int | None = None
         self.tick = 0
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from sprocketmq.broker.topics import OVERLOAD
+from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
@@ -29,7 +30,7 @@ MAX_RECORD_LOADS = 2
 # The share of a busy loop's time that answering them may take.
 SHARE = 0.2
 
-_R = TypeVar("_R")
+_R = TypeVar("_R", bound=WaitingRequest)
 
 
 class DiskReads:
@@ -130,14 +131,16 @@ class ColdReads(Generic[_R]):
         """The waiting requests, oldest first."""
         return list(self._waiting)
 
-    @property
-    def full(self) -> bool:
-        return len(self._waiting) >= MAX_WAITING
-
-    def begin(self, request: _R, cold: ColdRead) -> None:
-        """Load what ``request`` needs in another thread."""
+    def begin(self, request: _R, cold: ColdRead) -> bool:
+        """Load what ``request`` needs in another thread; False when too many wait already, and it is to be refused."""
+        if len(self._waiting) >= MAX_WAITING:
+            cold.release()
+            return False
+        request.keep()
+        request.loads += 1
         self._waiting[request] = cold
         self._disk.load(cold, partial(self._answer, request))
+        return True
 
     def later(self, request: _R) -> None:
         """Treat ``request`` as loaded: its data is cached, and it takes its turn."""
@@ -168,6 +171,17 @@ class ColdReads(Generic[_R]):
         self._waiting.clear()
 
 
+class _RecordRequest(WaitingRequest):
+    """A request about the record at ``log_offset``, which ``answer`` answers."""
+
+    __slots__ = ("answer", "log_offset")
+
+    def __init__(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None]) -> None:
+        super().__init__(conn, command)
+        self.log_offset = log_offset
+        self.answer = answer
+
+
 class ColdRecords:
     """Requests about a record at a log offset, which may have to be read from the disk first.
 
@@ -176,30 +190,25 @@ class ColdRecords:
 
     def __init__(self, store: MessageStore, disk: DiskReads, *, settle: Callable[[], None]) -> None:
         self._store = store
-        self._disk = disk
         self._settle = settle
-        self._waiting = 0
+        self._cold: ColdReads[_RecordRequest] = ColdReads(disk, self._loaded)
 
     def when_in_memory(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None]) -> None:
         """Call ``answer``, which answers ``command``: at once, or when the record has been read by another thread."""
-        self._look(conn, command, log_offset, answer, 0)
+        self._look(_RecordRequest(conn, command, log_offset, answer))
 
-    def _look(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None], loads: int) -> None:
-        cold = self._store.find_cold_record(log_offset) if loads < MAX_RECORD_LOADS else None
+    def _look(self, request: _RecordRequest) -> None:
+        cold = self._store.find_cold_record(request.log_offset) if request.loads < MAX_RECORD_LOADS else None
         if cold is None:
-            answer()
-        elif self._waiting >= MAX_WAITING:
-            conn.respond(command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
-        else:
-            command.body = b""  # a view of it would keep the receive buffer alive
-            self._waiting += 1
-            self._disk.load(cold, partial(self._loaded, conn, command, log_offset, answer, loads + 1))
+            request.answer()
+        elif not self._cold.begin(request, cold):
+            request.conn.respond(request.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=request.since)
 
-    def _loaded(self, conn: ServerConnection, command: Command, log_offset: int, answer: Callable[[], None], loads: int) -> None:
-        self._waiting -= 1
+    def _loaded(self, request: _RecordRequest) -> None:
         try:
-            self._look(conn, command, log_offset, answer, loads)
+            self._look(request)
             self._settle()
         except Exception as e:
-            log.exception("request %d about the record at %d of the log cannot be answered", command.code, log_offset)
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=f"internal error: {type(e).__name__}: {e}")
+            code, remark = request.command.code, f"internal error: {type(e).__name__}: {e}"
+            log.exception("request %d about the record at %d of the log cannot be answered", code, request.log_offset)
+            request.conn.respond(request.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=request.since)

@@ -61,9 +61,7 @@ class HeldPulls:
 
     def hold(self, pull: Pull, seconds: float) -> None:
         """Hold ``pull`` until a message for it arrives, for at most ``seconds``."""
-        # No longer needed, and a view of it would keep the receive buffer alive.
-        pull.command.body = b""
-        pull.since = pull.since or pull.conn.handling_since
+        pull.keep()
         pull.tick = tick = ceil((self._clock.monotonic() + min(seconds, MAX_SUSPEND_S)) / TICK_S)
         pull.held = True
         pull.due = pull.woken = False

@@ -253,14 +253,9 @@ class PullHandlers:
         if pull.loads == MAX_LOADS:
             cold.release()
             return False
-        if self._cold.full:
-            cold.release()
+        if not self._cold.begin(pull, cold):
             raise PullRefused(ResponseCode.SYSTEM_BUSY, OVERLOAD)
-        pull.command.body = b""  # a view of it would keep the receive buffer alive
-        pull.since = pull.since or pull.conn.handling_since
-        pull.loads += 1
         self._behind[pull.topic.name, pull.queue_id] = self._clock.monotonic() + BEHIND_S
-        self._cold.begin(pull, cold)
         return True
 
     def _loaded(self, pull: Pull) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.topics import NO_LITE_TOPICS, OVERLOAD, Topic, TopicTable
+from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueueRequest, SearchOffset
-from sprocketmq.storage.store import ColdRead, MessageStore, NotInMemory
+from sprocketmq.storage.store import MessageStore, NotInMemory
 
 log = logging.getLogger(__name__)
 
@@ -17,17 +18,14 @@ log = logging.getLogger(__name__)
 MAX_LOADS = 64
 
 
-class _TimeSearch:
-    """A search for the offset of a time, how often it has waited for the disk, and when its handling began."""
+class _TimeSearch(WaitingRequest):
+    """A search for the offset of a time."""
 
-    __slots__ = ("command", "conn", "loads", "request", "since")
+    __slots__ = ("request",)
 
     def __init__(self, conn: ServerConnection, command: Command, request: SearchOffset) -> None:
-        self.conn = conn
-        self.command = command
+        super().__init__(conn, command)
         self.request = request
-        self.loads = 0
-        self.since = 0.0
 
 
 class QueueOffsetHandlers:
@@ -71,6 +69,8 @@ class QueueOffsetHandlers:
         self._search(_TimeSearch(conn, command, request))
 
     def _search(self, search: _TimeSearch) -> None:
+        if search.conn.closed:
+            return
         request = search.request
         upper = (request.boundary_type or "").upper() == "UPPER"
         offset = 0
@@ -79,7 +79,8 @@ class QueueOffsetHandlers:
                 waits = search.loads >= MAX_LOADS
                 offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp_ms, upper=upper, waits=waits)
         except NotInMemory as e:
-            self._wait_for_disk(search, e.cold)
+            if not self._cold.begin(search, e.cold):
+                search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=search.since)
         except Exception as e:
             if not search.loads:
                 raise
@@ -88,16 +89,6 @@ class QueueOffsetHandlers:
             search.conn.respond(search.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=search.since)
         else:
             search.conn.respond(search.command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))}, since=search.since)
-
-    def _wait_for_disk(self, search: _TimeSearch, cold: ColdRead) -> None:
-        if self._cold.full:
-            cold.release()
-            search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=search.since)
-            return
-        search.command.body = b""  # a view of it would keep the receive buffer alive
-        search.since = search.since or search.conn.handling_since
-        search.loads += 1
-        self._cold.begin(search, cold)
 
     def earliest_store_time(self, conn: ServerConnection, command: Command) -> None:
         """Answer 32: when a queue's first message was stored, -1 without one."""

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from sprocketmq.broker import cold_reads, queue_offsets
+from sprocketmq.errors import ConnectionLost
 from sprocketmq.testing import eventually
 
 
@@ -74,3 +75,19 @@ async def test_a_queue_that_cannot_be_read_answers_with_the_error(broker, ask, c
     cold_disk.go.set()
     assert await search == "internal error: OSError: no disk"
     assert "topic orders, queue 0" in caplog.text
+
+
+async def test_a_search_ends_with_its_connection(broker, connect, ask, clock, cold_disk, monkeypatch):
+    began = await sent_each_second(ask, clock, 3)
+    leaving = await connect(broker)
+    search = asyncio.ensure_future(offset_at(leaving, began + 1000))
+    await eventually(lambda: cold_disk.began)
+    await leaving.close()
+    await eventually(lambda: broker.connection_count == 1)
+    searches = []
+    monkeypatch.setattr(type(broker.store), "offset_by_time", lambda *_, **__: searches.append(1) or 0)
+    cold_disk.go.set()
+    assert await offset_at(ask, began) == 0
+    assert len(searches) == 1
+    with pytest.raises(ConnectionLost):
+        await search

@@ -309,13 +309,8 @@ class PopHandlers:
         return True
 
     def _wait_for_disk(self, waiter: PopWaiter, cold: ColdRead) -> None:
-        if self._cold.full:
-            cold.release()
+        if not self._cold.begin(waiter, cold):
             waiter.conn.respond(waiter.command, ResponseCode.SYSTEM_BUSY, ext=_EMPTY, remark=OVERLOAD, since=waiter.since)
-            return
-        waiter.keep()
-        waiter.loads += 1
-        self._cold.begin(waiter, cold)
 
     def _loaded(self, waiter: PopWaiter) -> None:
         """Repeat a pop whose first messages are in memory now."""

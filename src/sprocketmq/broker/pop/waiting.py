@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.topics import Topic
+from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.clock import Clock
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig
@@ -20,24 +21,20 @@ MAX_OF_ONE = 1_024
 MAX_WAITING = 100_000
 
 
-class PopWaiter:
+class PopWaiter(WaitingRequest):
     """One checked pop, or notification, and whom to answer."""
 
     __slots__ = (
         "attempt_id",
-        "command",
         "condition",
-        "conn",
         "deadline",
         "group",
         "init_mode",
         "invisible_ms",
-        "loads",
         "max_count",
         "notifies",
         "order",
         "queue_id",
-        "since",
         "tag_codes",
         "topic",
         "visits",
@@ -59,8 +56,7 @@ class PopWaiter:
         attempt_id: str,
         notifies: bool = False,
     ) -> None:
-        self.conn = conn
-        self.command = command
+        super().__init__(conn, command)
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
@@ -72,15 +68,8 @@ class PopWaiter:
         self.attempt_id = attempt_id
         self.notifies = notifies
         self.deadline = 0.0
-        # While it waits for the disk: how often it has, and the queues in the order in which it looks at them.
-        self.loads = 0
+        # The queues in the order in which it looks at them, while it waits for the disk.
         self.visits: list[tuple[int, int]] | None = None
-        self.since = 0.0  # when its handling began; set once it waits
-
-    def keep(self) -> None:
-        """Prepare for an answer in a later turn of the loop."""
-        self.command.body = b""  # a view of it would keep the receive buffer alive
-        self.since = self.since or self.conn.handling_since
 
     @property
     def kind(self) -> tuple[object, ...]:
