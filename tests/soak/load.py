@@ -8,6 +8,7 @@ At the end every message must have been handled by every group that reads it; a 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import random
@@ -264,7 +265,7 @@ class Soak:
         def handle(batch: ReceivedBatch) -> None:
             good = []
             for message in batch:
-                if self.choose.random() < 0.005 and not message.reconsume_times:
+                if self.choose.random() < 0.0005 and not message.reconsume_times:
                     batch.retry(message)
                     self.account.counts["refused"] += 1
                 else:
@@ -310,6 +311,7 @@ class Soak:
 
     async def chore(self) -> None:
         self.account.forget_repeated()
+        gc.collect()  # closed clients are cycles of few objects, and Python collects rarely where little else is made
         await CHORES[self.account.counts["chores"] % len(CHORES)](self)
         self.account.counts["chores"] += 1
 

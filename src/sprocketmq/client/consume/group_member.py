@@ -180,6 +180,8 @@ class GroupMember:
         for pq in self.queues.values():
             pq.dropped = True
         await self._store.close()
+        for pq in self.queues.values():
+            pq.forget()
 
     # --- balance ---
 

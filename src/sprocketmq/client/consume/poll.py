@@ -115,6 +115,7 @@ class Polling:
                 log.warning("pull consumer: offsets not committed at close: %s", e)
         for pq in self._queues.values():
             pq.dropped = True
+            pq.forget()
         self._wake()
 
     def stats(self) -> ConsumerStats:

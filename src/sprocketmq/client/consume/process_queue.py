@@ -198,6 +198,13 @@ class ProcessQueue:
         self.began_at = -1  # commit the new offset regardless of the broker's
         self.persisted = -1
 
+    def forget(self) -> None:
+        """Drop the messages that no handler was given, as if not pulled: they would stay in memory with a closed consumer."""
+        self.next_offset = self.position
+        self.held_messages -= sum(len(chunk.messages) - chunk.taken for chunk in self._chunks)
+        self.held_bytes -= sum(chunk.size_bytes for chunk in self._chunks)
+        self._chunks.clear()
+
     @property
     def ready(self) -> bool:
         """Whether ``take`` would return a batch."""

@@ -70,6 +70,14 @@ async def test_a_single_member_consumes_every_queue_in_order(cluster):
     assert cluster.broker.offsets == {("cg", "t", i): 5 for i in range(4)}
 
 
+async def test_a_closed_consumer_keeps_no_messages(cluster):
+    await fill(cluster, 20)
+    async with push(cluster) as consumer:
+        await eventually(lambda: held_messages(consumer, QUEUE) == 5)
+    assert held_messages(consumer, QUEUE) == 0
+    assert not any(cluster.broker.offsets.values())
+
+
 async def test_the_heartbeat_describes_the_group(cluster):
     async with push(cluster, {"t": "a || b"}, consume_from="last"):
         consumer_data = cluster.broker.beats[0].consumer_data_set[0]

@@ -294,3 +294,14 @@ def test_a_message_that_cannot_be_sent_back_stops_the_queue_when_the_span_is_rea
     assert pq.next_offset == 31
     pq.consumed(stuck, list(stuck))
     assert pq.full == ""
+
+
+def test_what_no_handler_was_given_is_forgotten_as_if_it_had_not_been_pulled(pq):
+    pq.put(messages(10, 11, 12), 30, 13)
+    pq.put(messages(13, 14), 20, 15)
+    batch = pq.take(2)
+    pq.forget()
+    assert (pq.held_messages, pq.position, pq.commit_offset) == (2, 12, 10)
+    assert not pq.ready
+    pq.finish(batch)
+    assert (pq.held_messages, pq.held_bytes, pq.commit_offset) == (0, 0, 12)
