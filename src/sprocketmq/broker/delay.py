@@ -417,10 +417,11 @@ class DelayService:
                 if message is None:
                     continue
                 done.append(offset)
-                marked = recalled_by(message)
+                properties = message.raw_properties
+                marked = recalled_by(properties)
                 if marked is not None:
                     markers.append(marked)
-                elif not self.timers.is_recalled(*named(message)):
+                elif not self.timers.is_recalled(*named(properties)):
                     self._stage_delivery(message, arrivals)
                     size += message.store_size
             self._store.commit()
@@ -487,7 +488,7 @@ class DelayService:
             message = parked_message(self._store, TIMER_TOPIC, 0, offset, self._store.units(TIMER_TOPIC, 0, offset, 1)[0][0])
             if message is None:
                 self.timers.mark(offset)
-            elif due_of(message) == due_ms and not self.timers.was_delivered(offset):
+            elif due_of(message.raw_properties) == due_ms and not self.timers.was_delivered(offset):
                 return message
             # Otherwise its send failed, and another message has the offset.
         elif self._store.commitlog_visible_offset < self._store.commitlog_max_offset:

@@ -22,13 +22,13 @@ from typing import Any
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.names import TIMER_TOPIC
 from sprocketmq.protocol.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY, find_property
-from sprocketmq.protocol.records import ReceivedMessage, Record
 from sprocketmq.storage.store import MessageStore
 
 # A waiting message takes about 150 bytes of memory; each message from the oldest waiting one on takes one bit in memory and in the file.
 MAX_WAITING = 1_000_000
 MAX_WINDOW = 1 << 25
 _STEP = 1024
+_DUE, _REAL_TOPIC, _RECALLED, _UNIQ_KEY = (name.encode() for name in (TIMER_OUT_MS, REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY))
 
 
 class Timers:
@@ -79,14 +79,13 @@ class Timers:
         while units := self._store.units(TIMER_TOPIC, 0, offset, _STEP):
             for log_offset, _, _ in units:
                 if not self.was_delivered(offset):
-                    record = self._store.record_at(log_offset)
-                    message = None if record is None else Record(record, 0, len(record))
+                    properties = self._store.properties_at(log_offset)
                     due, topic = None, ""
-                    if message is not None:
-                        due = due_of(message)
-                        recalled = recalled_by(message)
+                    if properties is not None:
+                        due = due_of(properties)
+                        recalled = recalled_by(properties)
                         if recalled is None:
-                            topic = intern(named(message)[0])
+                            topic = intern(_text(find_property(properties, _REAL_TOPIC)))
                         else:
                             self._recalled.add(recalled)
                     self._heap.append((due or 0, offset, topic))  # a damaged record is handled when it is due: at once
@@ -190,24 +189,22 @@ class Timers:
         return {"logOffset": log_offset, "base": self._base, "delivered": b64encode(self._bits).decode()}
 
 
-def recalled_by(message: ReceivedMessage) -> tuple[str, str] | None:
-    """Return topic and unique key of the message that a marker recalls, None for a message."""
-    raw = message.raw_properties
-    key = find_property(raw, TIMER_DEL_UNIQKEY.encode())
-    return None if key is None else (_text(find_property(raw, REAL_TOPIC.encode())), _text(key))
+def recalled_by(properties: bytes) -> tuple[str, str] | None:
+    """Return topic and unique key of the message that a marker recalls, None for the properties of a message."""
+    key = find_property(properties, _RECALLED)
+    return None if key is None else (_text(find_property(properties, _REAL_TOPIC)), _text(key))
 
 
-def named(message: ReceivedMessage) -> tuple[str, str]:
+def named(properties: bytes) -> tuple[str, str]:
     """Return the topic and the unique key of a parked message, by which recalls name it."""
-    raw = message.raw_properties
-    return _text(find_property(raw, REAL_TOPIC.encode())), _text(find_property(raw, UNIQ_KEY.encode()))
+    return _text(find_property(properties, _REAL_TOPIC)), _text(find_property(properties, _UNIQ_KEY))
 
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode(errors="replace")
 
 
-def due_of(message: ReceivedMessage) -> int | None:
+def due_of(properties: bytes) -> int | None:
     """Return the delivery time (ms) of a parked message, None when it has none."""
-    text = find_property(message.raw_properties, TIMER_OUT_MS.encode())
+    text = find_property(properties, _DUE)
     return int(text) if text and text.isdigit() and len(text) < 19 else None

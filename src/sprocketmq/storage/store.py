@@ -33,7 +33,7 @@ from sprocketmq.storage.index.index_follower import StoreIndex
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.loaded_blocks import LoadedBlocks
-from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_view
+from sprocketmq.storage.log.recovery import DamagedRange, LogScan, RecoveryReport, record_properties, record_view
 from sprocketmq.storage.log.unmapping import unmap_in_steps
 from sprocketmq.storage.maintenance import Maintenance
 from sprocketmq.storage.queues.cold_reads import ColdFinder, ColdRead, NotInMemory
@@ -297,6 +297,10 @@ class MessageStore:
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins at a log offset, or None when none begins there."""
         return record_view(self._log, log_offset, self._log.committed_end)
+
+    def properties_at(self, log_offset: int) -> bytes | None:
+        """Return the encoded properties of the record that ``record_at`` returns."""
+        return record_properties(self._log, log_offset, self._log.committed_end)
 
     def deliveries_since(self, log_offset: int) -> Iterator[tuple[int, int]]:
         """Yield the log offset of each delivered record from ``log_offset`` on, and that of the parked record ``stage_copy`` made it from.

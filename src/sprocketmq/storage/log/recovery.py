@@ -348,12 +348,26 @@ def parse_record(view: memoryview, base: int, pos: int, *, check_crc: bool) -> S
 
 def record_view(log: CommitLog, log_offset: int, end: int) -> memoryview | None:
     """Return the record at a log offset, or None when none begins there or it goes past ``end``; its CRC is not compared."""
+    found = _find_record(log, log_offset, end)
+    if found is None:
+        return None
+    segment, record = found
+    file_pos = log_offset - segment.start
+    return segment.view[file_pos : file_pos + record.size]
+
+
+def record_properties(log: CommitLog, log_offset: int, end: int) -> bytes | None:
+    """Return the properties of the record that ``record_view`` returns."""
+    found = _find_record(log, log_offset, end)
+    return None if found is None else found[1].properties
+
+
+def _find_record(log: CommitLog, log_offset: int, end: int) -> tuple[Segment, Scanned] | None:
     segment = log.locate(log_offset) if log_offset < end else None
     if segment is None:
         return None
-    file_pos = log_offset - segment.start
-    record = parse_record(segment.view, segment.start, file_pos, check_crc=False)
-    return None if record is None or log_offset + record.size > end else segment.view[file_pos : file_pos + record.size]
+    record = parse_record(segment.view, segment.start, log_offset - segment.start, check_crc=False)
+    return None if record is None or log_offset + record.size > end else (segment, record)
 
 
 def sector_lost(properties: bytes, log_offset: int) -> bool:
