@@ -1,4 +1,4 @@
-"""Pops of messages that are not in memory: they wait for the disk, and nothing else does."""
+"""Pops and peeks of messages that are not in memory: they wait for the disk, and nothing else does."""
 
 import asyncio
 
@@ -7,7 +7,10 @@ from popping import INVISIBLE_S, Popper
 
 from sprocketmq.broker import cold_reads
 from sprocketmq.broker.pop.popping import MAX_LOADS
+from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.properties import encode_properties
+from sprocketmq.protocol.records import decode_records
+from sprocketmq.storage.queues import cold_reads as finder
 from sprocketmq.testing import eventually
 
 
@@ -168,3 +171,36 @@ async def test_pops_by_tag_wait_for_the_disk(ask, popper, cold_disk):
     await eventually(lambda: cold_disk.began)
     cold_disk.go.set()
     assert bodies(await pop) == [b"wanted"]
+
+
+def peek(ask, *, queue="0", count=32):
+    return ask(200052, {"consumerGroup": "g", "topic": "orders", "queueId": queue, "maxMsgNums": str(count)})
+
+
+@pytest.mark.parametrize("queue", ["0", "-1"])
+async def test_a_peek_waits_for_the_disk_and_no_other_request_does(ask, cold_disk, queue):
+    await sent(ask, 3)
+    peeking = asyncio.ensure_future(peek(ask, queue=queue))
+    await eventually(lambda: cold_disk.began)
+    assert (await ask.send("others")).code == 0
+    assert not peeking.done()
+    cold_disk.go.set()
+    answer = await peeking
+    assert [bytes(message.body) for message in decode_records(answer.body)] == [b"m0", b"m1", b"m2"]
+    assert (answer.code, answer.ext["restNum"]) == (0, "0")
+
+
+async def test_a_peek_of_a_topic_that_is_deleted_meanwhile_is_answered(broker, ask, cold_disk):
+    await sent(ask, 3)
+    peeking = asyncio.ensure_future(peek(ask))
+    await eventually(lambda: cold_disk.began)
+    assert (await ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})).code == 0
+    cold_disk.go.set()
+    assert (await peeking).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_disk_that_loses_everything_again_delays_a_peek_only_so_often(ask, cold_disk, monkeypatch):
+    await sent(ask, 3)
+    monkeypatch.setattr(finder, "resident", lambda *_: False)
+    monkeypatch.setattr(finder, "read_through", lambda *_: None)
+    assert len(decode_records((await peek(ask)).body)) == 3

@@ -14,7 +14,7 @@ from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pop.journal import Journal
-from sprocketmq.broker.pop.popping import ORDERLY, Popping, Taken
+from sprocketmq.broker.pop.popping import MAX_LOADS, ORDERLY, Popping, Taken
 from sprocketmq.broker.pop.receipts import PopRefused, ReceiptHandlers, checked_invisible, no_topic
 from sprocketmq.broker.pop.state import PopQueue
 from sprocketmq.broker.pop.waiting import PopWaiter, PopWaiters
@@ -283,6 +283,9 @@ class PopHandlers:
 
     def _serve(self, waiter: PopWaiter, *, waits: bool = True) -> bool:
         """Answer a pop if there are messages for it; return whether it was answered, or will be when they are in memory."""
+        if waiter.peeks:
+            self._serve_peek(waiter)
+            return True
         if waiter.notifies:
             if not self._popping.has_messages(waiter):
                 return False
@@ -403,23 +406,50 @@ class PopHandlers:
                 ResponseCode.INVALID_PARAMETER, f"the broker's peek message num is {header.max_msg_nums}: it is 1 to {MAX_COUNT}"
             )
         topic = self._topic(header.topic, header.queue_id)
-        group = self._group(header.consumer_group, header.topic)
+        waiter = PopWaiter(
+            conn,
+            command,
+            self._group(header.consumer_group, header.topic),
+            topic,
+            header.queue_id,
+            max_count=header.max_msg_nums,
+            invisible_ms=1,
+            init_mode=1,
+            filters=(None, None),
+            order=False,
+            attempt_id="",
+            peeks=True,
+        )
+        self._serve_peek(waiter)
+
+    def _serve_peek(self, waiter: PopWaiter) -> None:
+        """Answer a peek, or have what it lacks read from the disk first."""
+        group, topic = waiter.group.group_name, waiter.topic.name
         records: list[memoryview | bytes] = []
         rest = 0
-        for queue_id in range(topic.read_queues) if header.queue_id < 0 else (header.queue_id,):
-            state = self._popping.find(group.group_name, topic.name, queue_id)
-            committed = self._offsets.get(group.group_name, topic.name, queue_id)
-            offset = state.next if state is not None else max(committed or 0, self._store.min_offset(topic.name, queue_id), 0)
-            high = self._store.max_offset(topic.name, queue_id)
-            while len(records) < header.max_msg_nums and offset < high:
-                record = self._popping.message(topic.name, queue_id, offset)
+        queues = range(waiter.topic.read_queues) if waiter.queue_id < 0 else (waiter.queue_id,)
+        for queue_id in queues:
+            state = self._popping.find(group, topic, queue_id)
+            committed = self._offsets.get(group, topic, queue_id)
+            offset = state.next if state is not None else max(committed or 0, self._store.min_offset(topic, queue_id), 0)
+            high = self._store.max_offset(topic, queue_id)
+            count = min(waiter.max_count - len(records), high - offset)
+            if count > 0 and waiter.loads < MAX_LOADS * len(queues):
+                cold = self._store.find_cold(topic, queue_id, offset, count, count)
+                if cold is not None and cold.waits:
+                    self._wait_for_disk(waiter, cold)
+                    return
+            while len(records) < waiter.max_count and offset < high:
+                record = self._popping.message(topic, queue_id, offset)
                 offset += 1
                 if record is not None:
                     records.append(record)
             rest += max(high - offset, 0)
-        if not records:
-            raise PopRefused(ResponseCode.PULL_NOT_FOUND, NOTHING)
-        conn.respond(command, ResponseCode.SUCCESS, ext={**_EMPTY, "restNum": str(rest)}, remark="FOUND", body=records)
+        if records:
+            code, ext, remark = ResponseCode.SUCCESS, {**_EMPTY, "restNum": str(rest)}, "FOUND"
+        else:
+            code, ext, remark = ResponseCode.PULL_NOT_FOUND, _EMPTY, NOTHING
+        waiter.conn.respond(waiter.command, code, ext=ext, remark=remark, body=records, since=waiter.since)
 
     def _polling_info(self, conn: ServerConnection, command: Command) -> None:
         """Answer 200055: how many pops of a group wait."""

@@ -22,7 +22,7 @@ MAX_WAITING = 100_000
 
 
 class PopWaiter(WaitingRequest):
-    """One checked pop, or notification, and whom to answer."""
+    """One checked pop, notification or peek, and whom to answer."""
 
     __slots__ = (
         "attempt_id",
@@ -34,6 +34,7 @@ class PopWaiter(WaitingRequest):
         "max_count",
         "notifies",
         "order",
+        "peeks",
         "queue_id",
         "tag_codes",
         "topic",
@@ -55,6 +56,7 @@ class PopWaiter(WaitingRequest):
         order: bool,
         attempt_id: str,
         notifies: bool = False,
+        peeks: bool = False,
     ) -> None:
         super().__init__(conn, command)
         self.group = group
@@ -67,6 +69,7 @@ class PopWaiter(WaitingRequest):
         self.order = order
         self.attempt_id = attempt_id
         self.notifies = notifies
+        self.peeks = peeks
         self.deadline = 0.0
         # The queues in the order in which it looks at them, while it waits for the disk.
         self.visits: list[tuple[int, int]] | None = None
