@@ -15,6 +15,7 @@ pulls   a pull consumer reads the old messages, as fast as it can
 pops    the same by pops of 32 messages, which are acknowledged
 query   the 64 newest messages with the key are queried
 times   the offset of a time is searched for in each of the eight queues
+groups  it is asked how far each of 60 groups is, which are at different places of the old messages: eight times of messages each
 due     300 delayed messages that lie 200 KB apart, and have 80 MB after them, are due
 checks  the producers of 300 transactions, whose half messages lie like that, are to be asked for their outcomes
 
@@ -100,6 +101,25 @@ asyncio.run(search(sys.argv[1]))
 """
 
 
+GROUPS = """
+import asyncio, json, sys
+from sprocketmq import AdminClient
+
+async def ask(namesrv, groups):
+    async with AdminClient(namesrv=namesrv, timeout_s=60) as admin:
+        queues = (await admin.topic_stats("old")).offset_table
+        names = [f"group-{number}" for number in range(groups)]
+        for number, name in enumerate(names):
+            await admin.create_group(name)
+            for queue, offsets in queues.items():
+                await admin.commit(name, queue, offsets.max_offset * (number + 1) // (groups + 1))
+        found = await asyncio.gather(*(admin.progress(name, "old") for name in names))
+        print(json.dumps({"times": sum(queue.last_consumed_ms > 0 for group in found for queue in group.queues)}), flush=True)
+
+asyncio.run(ask(sys.argv[1], int(sys.argv[2])))
+"""
+
+
 async def add(namesrv: str, work: str) -> None:
     """Send messages that are delayed, half messages, or messages with the key, with others between and after them."""
     async with TransactionProducer("filling", lambda _: TransactionOutcome.UNKNOWN, namesrv=namesrv, compression=None) as producer:
@@ -175,7 +195,15 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sprocketmq-slow-disk-", dir=options.directory) as directory:
             root = Path(directory) / "store"
             count = make_store(root, options.gib)
-            programs = {"pulls": [READ], "pops": [READ_POPS, str(count)], "query": [QUERY], "times": [TIMES], "due": None, "checks": None}
+            programs = {
+                "pulls": [READ],
+                "pops": [READ_POPS, str(count)],
+                "query": [QUERY],
+                "times": [TIMES],
+                "groups": [GROUPS, "60"],
+                "due": None,
+                "checks": None,
+            }
             for work, program in programs.items():
                 found = when_due(root, options.cgroup, work) if program is None else one(root, options.cgroup, program)
                 taken.setdefault(work, []).append(found)

@@ -1,7 +1,8 @@
 """Administration of topics, groups and committed offsets. Each handler names the request code it answers."""
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain
 from typing import Any
 
 from sprocketmq.broker.clients import ClientRegistry
@@ -12,6 +13,7 @@ from sprocketmq.broker.pop.handlers import PopHandlers
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import first_since
 from sprocketmq.broker.staged_sends import StagedSends
+from sprocketmq.broker.store_times import Place, StoreTimes
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
@@ -72,6 +74,7 @@ class AdminHandlers:
         clients: ClientRegistry,
         offsets: OffsetTable,
         windows: Windows,
+        times: StoreTimes,
         *,
         address: Callable[[], str],
         sends: StagedSends,
@@ -88,6 +91,7 @@ class AdminHandlers:
         self._clients = clients
         self._offsets = offsets
         self._windows = windows
+        self._times = times
         self._address = address
         self._sends = sends
         self._pulls = pulls
@@ -210,7 +214,14 @@ class AdminHandlers:
         if topic is None:
             conn.respond(command, ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
             return
-        store = self._store
+
+        def last_messages() -> Iterator[Place]:
+            return ((name, queue_id, self._store.max_offset(name, queue_id) - 1) for queue_id in range(topic.max_queue_id + 1))
+
+        self._times.when_in_memory(conn, command, last_messages, lambda: self._answer_topic_stats(conn, command, topic))
+
+    def _answer_topic_stats(self, conn: ServerConnection, command: Command, topic: Topic) -> None:
+        store, name = self._store, topic.name
         table = {}
         for queue_id in range(topic.max_queue_id + 1):
             low, high = max(0, store.min_offset(name, queue_id)), max(0, store.max_offset(name, queue_id))
@@ -298,7 +309,18 @@ class AdminHandlers:
         if online is not None and not request.topic:
             names |= online.subscriptions.keys()
         topics = [topic for name in sorted(names) if (topic := self._topics.get(name)) is not None]
-        conn.respond(command, ResponseCode.SUCCESS, body=self._progress(group, topics).encode())
+
+        def answer() -> None:
+            conn.respond(command, ResponseCode.SUCCESS, body=self._progress(group, topics).encode())
+
+        self._times.when_in_memory(conn, command, lambda: self._last_consumed(group, topics), answer)
+
+    def _last_consumed(self, group: str, topics: list[Topic]) -> Iterator[Place]:
+        """Yield the places of the last messages that a group has consumed."""
+        for topic in topics:
+            for queue_id in range(topic.read_queues):
+                if committed := self._offsets.get(group, topic.name, queue_id):
+                    yield topic.name, queue_id, committed - 1
 
     def _progress(self, group: str, topics: list[Topic]) -> ConsumeStats:
         store, offsets = self._store, self._offsets
@@ -319,16 +341,26 @@ class AdminHandlers:
     def all_consume_stats(self, conn: ServerConnection, command: Command) -> None:
         """Answer 317: how far every group has read; of orderly groups only, or of the others."""
         wanted = command.header(BrokerConsumeStatsRequest).is_order
-        body = BrokerConsumeStats(broker_addr=self._address())
         read: dict[str, list[Topic]] = {}
         for name, group, _ in self._offsets:
             topic = self._topics.get(name)
             if topic is not None:
                 read.setdefault(group, []).append(topic)
-        for config in self._groups.table().subscription_group_table.values():
-            topics = read.get(config.group_name, []) if config.consume_message_orderly == wanted else []
-            tables = [self._progress(config.group_name, [topic]) for topic in topics]
-            body.consume_stats_list.append({config.group_name: tables})
+        groups = {
+            config.group_name: read.get(config.group_name, []) if config.consume_message_orderly == wanted else []
+            for config in self._groups.table().subscription_group_table.values()
+        }
+
+        def places() -> Iterator[Place]:
+            return chain.from_iterable(self._last_consumed(group, topics) for group, topics in groups.items())
+
+        self._times.when_in_memory(conn, command, places, lambda: self._answer_all_consume_stats(conn, command, groups))
+
+    def _answer_all_consume_stats(self, conn: ServerConnection, command: Command, groups: dict[str, list[Topic]]) -> None:
+        body = BrokerConsumeStats(broker_addr=self._address())
+        for group, topics in groups.items():
+            tables = [self._progress(group, [topic]) for topic in topics]
+            body.consume_stats_list.append({group: tables})
             for table in tables:
                 body.total_diff += sum(o.broker_offset - o.consumer_offset for o in table.offset_table.values())
                 body.total_inflight_diff += sum(o.pull_offset - o.consumer_offset for o in table.offset_table.values())

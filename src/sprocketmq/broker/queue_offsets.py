@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from sprocketmq.broker.cold_reads import ColdReads, DiskReads
+from sprocketmq.broker.store_times import StoreTimes
 from sprocketmq.broker.topics import NO_LITE_TOPICS, OVERLOAD, Topic, TopicTable
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
@@ -31,9 +32,10 @@ class _TimeSearch(WaitingRequest):
 class QueueOffsetHandlers:
     """Answers requests for the bounds of queues. A queue that the topic does not have counts as empty."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, disk: DiskReads) -> None:
+    def __init__(self, store: MessageStore, topics: TopicTable, times: StoreTimes, disk: DiskReads) -> None:
         self._store = store
         self._topics = topics
+        self._times = times
         self._cold: ColdReads[_TimeSearch] = ColdReads(disk, self._search)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -93,9 +95,13 @@ class QueueOffsetHandlers:
     def earliest_store_time(self, conn: ServerConnection, command: Command) -> None:
         """Answer 32: when a queue's first message was stored, -1 without one."""
         request = command.header(QueueRequest)
-        known = self._known(request.topic, request.queue_id)
-        when = self._store.earliest_store_time(request.topic, request.queue_id) if known else -1
-        conn.respond(command, ResponseCode.SUCCESS, ext={"timestamp": str(when)})
+        topic, queue_id, store = request.topic, request.queue_id, self._store
+
+        def answer() -> None:
+            when = store.earliest_store_time(topic, queue_id) if self._known(topic, queue_id) else -1
+            conn.respond(command, ResponseCode.SUCCESS, ext={"timestamp": str(when)})
+
+        self._times.when_in_memory(conn, command, lambda: [(topic, queue_id, store.min_offset(topic, queue_id))], answer)
 
 
 def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> int:

@@ -24,6 +24,7 @@ from sprocketmq.broker.replication.status import StatusHandlers
 from sprocketmq.broker.replies.handlers import ReplyHandlers
 from sprocketmq.broker.retry import RetryHandlers
 from sprocketmq.broker.runtime import RuntimeHandlers
+from sprocketmq.broker.store_times import StoreTimes
 from sprocketmq.broker.time_spans import TimeSpanHandlers
 from sprocketmq.broker.transactions.handlers import TransactionHandlers
 from sprocketmq.net.server import RemotingServer, ServerConnection
@@ -59,6 +60,7 @@ class RequestTable:
             broker_name=config.broker_name,
             address=lambda: parts.address,
         )
+        times = StoreTimes(parts.store, parts.disk_reads)
         admin = AdminHandlers(
             config.broker_name,
             parts.store,
@@ -67,6 +69,7 @@ class RequestTable:
             parts.clients,
             parts.offsets,
             parts.windows,
+            times,
             address=lambda: parts.address,
             sends=parts.staged,
             pulls=parts.pulls,
@@ -130,8 +133,8 @@ class RequestTable:
             **offset_handlers.handlers(),
             **LockHandlers(parts.locks, parts.topics).handlers(),
             **admin.handlers(),
-            **QueueOffsetHandlers(parts.store, parts.topics, parts.disk_reads).handlers(),
-            **TimeSpanHandlers(config.broker_name, parts.store, parts.topics, parts.offsets, clock=clock).handlers(),
+            **QueueOffsetHandlers(parts.store, parts.topics, times, parts.disk_reads).handlers(),
+            **TimeSpanHandlers(config.broker_name, parts.store, parts.topics, parts.offsets, times, clock=clock).handlers(),
             **MemberHandlers(parts.clients, queries, parts.background).handlers(),
             **runtime.handlers(),
             **ViewStatsHandlers(config.cluster_name, parts.counters, parts.windows, self._counters_of).handlers(),

@@ -1,9 +1,11 @@
 """Request 303: the store times of a topic's messages, and how far a group has read, as times instead of offsets."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from sprocketmq.broker.offsets import OffsetTable
+from sprocketmq.broker.store_times import Place, StoreTimes
 from sprocketmq.broker.topics import TopicTable, topic_not_exist
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.net.server import ServerConnection
@@ -18,12 +20,20 @@ class TimeSpanHandlers:
     """Answers request 303, queue by queue."""
 
     def __init__(
-        self, broker_name: str, store: MessageStore, topics: TopicTable, offsets: OffsetTable, *, clock: Clock = SYSTEM_CLOCK
+        self,
+        broker_name: str,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        times: StoreTimes,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._broker_name = broker_name
         self._store = store
         self._topics = topics
         self._offsets = offsets
+        self._times = times
         self._clock = clock
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
@@ -37,8 +47,22 @@ class TimeSpanHandlers:
             refused = topic_not_exist(request.topic)
             conn.respond(command, refused.code, remark=refused.remark)
             return
-        spans = [self._span(request.topic, queue_id, request.group) for queue_id in range(topic.write_queues)]
-        conn.respond(command, ResponseCode.SUCCESS, body=ConsumeTimeSpans(spans).encode())
+        name, group, queues = request.topic, request.group, range(topic.write_queues)
+
+        def answer() -> None:
+            spans = [self._span(name, queue_id, group) for queue_id in queues]
+            conn.respond(command, ResponseCode.SUCCESS, body=ConsumeTimeSpans(spans).encode())
+
+        def places() -> Iterator[Place]:
+            return chain.from_iterable(self._places(name, queue_id, group) for queue_id in queues)
+
+        self._times.when_in_memory(conn, command, places, answer)
+
+    def _places(self, topic: str, queue_id: int, group: str) -> Iterator[Place]:
+        """Yield the messages of a queue whose times ``_span`` tells."""
+        low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        committed = self._offsets.get(group, topic, queue_id) or 0
+        yield from ((topic, queue_id, offset) for offset in {low, high - 1, committed - 1, max(low, committed)})
 
     def _span(self, topic: str, queue_id: int, group: str) -> ConsumeTimeSpan:
         store = self._store
