@@ -11,7 +11,6 @@ from sprocketmq.broker.metrics.windows import Windows
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pop.handlers import PopHandlers
 from sprocketmq.broker.pull import PullHandlers
-from sprocketmq.broker.queue_offsets import first_since
 from sprocketmq.broker.staged_sends import StagedSends
 from sprocketmq.broker.store_times import Place, StoreTimes
 from sprocketmq.broker.topics import Topic, TopicRefused, TopicTable
@@ -26,7 +25,6 @@ from sprocketmq.protocol.bodies import (
     ConsumeStats,
     GroupList,
     GroupSubscription,
-    ResetOffsets,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
@@ -47,7 +45,6 @@ from sprocketmq.protocol.headers import (
     GroupRequest,
     GroupTopicRequest,
     PageRequest,
-    ResetOffset,
     TopicRequest,
 )
 from sprocketmq.protocol.message import MessageQueue
@@ -120,7 +117,6 @@ class AdminHandlers:
             code.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_group,
             code.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            code.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offsets,
             code.CLONE_GROUP_OFFSET: self.clone_offsets,
         }
 
@@ -365,53 +361,6 @@ class AdminHandlers:
                 body.total_diff += sum(o.broker_offset - o.consumer_offset for o in table.offset_table.values())
                 body.total_inflight_diff += sum(o.pull_offset - o.consumer_offset for o in table.offset_table.values())
         conn.respond(command, ResponseCode.SUCCESS, body=body.encode())
-
-    # --- resetting groups ---
-
-    def reset_offsets(self, conn: ServerConnection, command: Command) -> None:
-        """Answer 222: move a group to a time (-1: the end), or one queue of it to an offset; members learn of it at their next pull."""
-        request = command.header(ResetOffset)
-        topic = self._topics.get(request.topic)
-        if topic is None:
-            conn.respond(command, ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {request.topic} does not exist")
-            return
-        if request.group not in self._groups:
-            conn.respond(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"Group {request.group} does not exist")
-            return
-        one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
-        if one is not None and one >= topic.read_queues:
-            remark = f"queueId[{one}] is illegal, topic:[{topic.name}] topicConfig.readQueueNums:[{topic.read_queues}]"
-            conn.respond(command, ResponseCode.INVALID_PARAMETER, remark=remark)
-            return
-        offsets: dict[int, int] = {}
-        for queue_id in range(topic.read_queues) if one is None else (one,):
-            low, high = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
-            if one is not None and request.offset is not None and request.offset >= 0:
-                if not low <= request.offset <= high:
-                    remark = f"Target offset {request.offset} not in consume queue range [{low}-{high}]"
-                    conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark)
-                    return
-                offsets[queue_id] = request.offset
-            elif request.timestamp_ms < 0:
-                offsets[queue_id] = high
-            else:
-                offsets[queue_id] = first_since(self._store, topic.name, queue_id, request.timestamp_ms)
-        for queue_id, offset in offsets.items():
-            self._offsets.reset(request.group, topic.name, queue_id, offset)
-            self._pulls.held.offset_reset(request.group, topic, queue_id, offset)
-        event(
-            log,
-            logging.INFO,
-            "offsets_reset",
-            group=request.group,
-            topic=topic.name,
-            offsets=[f"{queue_id}:{offset}" for queue_id, offset in offsets.items()],
-            timestamp_ms=request.timestamp_ms if request.timestamp_ms >= 0 else None,
-            by=conn.user,
-            peer=conn.peer,
-        )
-        table = {self._queue(topic.name, queue_id): offset for queue_id, offset in offsets.items()}
-        conn.respond(command, ResponseCode.SUCCESS, body=ResetOffsets(table).encode())
 
     def clone_offsets(self, conn: ServerConnection, command: Command) -> None:
         """Answer 314: give one group the offsets of another, of one topic or of all it has read; topics that are gone are left out."""

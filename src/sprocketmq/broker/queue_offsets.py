@@ -104,15 +104,18 @@ class QueueOffsetHandlers:
         self._times.when_in_memory(conn, command, lambda: [(topic, queue_id, store.min_offset(topic, queue_id))], answer)
 
 
-def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int) -> int:
-    """Return the offset of the first message stored at or after a time, the end of the queue when there is none."""
-    offset = store.offset_by_time(topic, queue_id, time_ms)
+def first_since(store: MessageStore, topic: str, queue_id: int, time_ms: int, *, waits: bool) -> int:
+    """Return the offset of the first message stored at or after a time, the end of the queue when there is none.
+
+    Raises NotInMemory for a message that is not, unless it ``waits`` for the disk.
+    """
+    offset = store.offset_by_time(topic, queue_id, time_ms, waits=waits)
     if topic not in store.batch_topics:
         return offset
     # From the last batch's own time on, a search finds that batch, as with Apache's broker.
     if store.store_time(topic, queue_id, offset) < time_ms:
         return store.max_offset(topic, queue_id)
-    before = store.offset_by_time(topic, queue_id, time_ms - 1, upper=True)
+    before = store.offset_by_time(topic, queue_id, time_ms - 1, upper=True, waits=waits)
     if store.store_time(topic, queue_id, before) >= time_ms:
         return before
     return store.read(topic, queue_id, before, max_count=1, max_bytes=1).next_offset

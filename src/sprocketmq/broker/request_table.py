@@ -13,6 +13,7 @@ from sprocketmq.broker.locks import LockHandlers
 from sprocketmq.broker.members import MemberHandlers
 from sprocketmq.broker.metrics.counters import TopicCounters
 from sprocketmq.broker.metrics.view_stats import ViewStatsHandlers
+from sprocketmq.broker.offset_resets import ResetHandlers
 from sprocketmq.broker.offsets import OffsetHandlers
 from sprocketmq.broker.parts import BrokerParts
 from sprocketmq.broker.pop.assignments import AssignmentHandlers
@@ -131,6 +132,9 @@ class RequestTable:
             ).handlers(),
             **self.clients.handlers(),
             **offset_handlers.handlers(),
+            **ResetHandlers(
+                config.broker_name, parts.store, parts.topics, parts.groups, parts.offsets, parts.pulls, parts.disk_reads
+            ).handlers(),
             **LockHandlers(parts.locks, parts.topics).handlers(),
             **admin.handlers(),
             **QueueOffsetHandlers(parts.store, parts.topics, times, parts.disk_reads).handlers(),
