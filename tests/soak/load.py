@@ -132,6 +132,7 @@ class Soak:
     async def run(self, seconds: float, period_s: float) -> dict[str, object]:
         async with self.open:
             self.admin = await self.open.enter_async_context(AdminClient(namesrv=self.namesrv, timeout_s=TIMEOUT_S))
+            self.master = (await self.admin.cluster()).broker_addr_table[BROKER].broker_addrs[0]
             for topic, attributes in TOPICS.items():
                 await self.admin.create_topic(topic, queues=QUEUES, attributes=attributes)
             self.gathering = await self.open.enter_async_context(
@@ -151,9 +152,6 @@ class Soak:
             await self.work(seconds, period_s)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         return {"counts": self.account.counts, "failures": self.account.failures, "tasks": [repr(task) for task in tasks]}
-
-    async def master(self) -> str:
-        return (await self.admin.cluster()).broker_addr_table[BROKER].broker_addrs[0]
 
     async def close_members(self) -> None:
         for member in (*self.readers, *self.ordered):
@@ -296,10 +294,9 @@ class Soak:
     async def pop_until_cancelled(self) -> None:
         """Pop and acknowledge; what is not acknowledged comes again."""
         pool = ConnectionPool(expected="broker")
-        address = await self.master()
         try:
             while True:
-                conn = await pool.get(address)
+                conn = await pool.get(self.master)
                 answer = await pop(conn, "poppers", POPPED, invisible_ms=5000)
                 if answer is None or self.choose.random() < 0.02:
                     continue
@@ -390,7 +387,7 @@ class Soak:
 
     async def be_strangers(self) -> None:
         """Connect without saying anything, in half, and nonsense."""
-        for address in (await self.master(), self.namesrv):
+        for address in (self.master, self.namesrv):
             writers = [(await asyncio.open_connection(*parse_address(address)))[1] for _ in range(30)]
             for number, writer in enumerate(writers):
                 if number % 3:

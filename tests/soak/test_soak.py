@@ -91,8 +91,8 @@ class Watch:
         self.samples.append(Sample(at_s, int(memory[1]) << 10, process.num_fds(), process.num_threads()))
 
     def growth(self) -> float:
-        """Return by how many bytes memory grows in ten minutes, after the first third: the slope of a line through the samples."""
-        later = self.samples[len(self.samples) // 3 :]
+        """Return by how many bytes memory grows in ten minutes, in the second half: the slope of a line through the samples."""
+        later = self.samples[len(self.samples) // 2 :]
         return 600 * statistics.linear_regression([s.at_s for s in later], [s.memory for s in later]).slope
 
     def more(self, which: str) -> float:
