@@ -74,6 +74,12 @@ class DiskReads:
         for read in reads:
             self.load(read, loaded)
 
+    async def read(self, cold: ColdRead) -> None:
+        """Return when ``cold`` was read by another thread, and it is the caller's turn."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.load(cold, lambda: None if done.done() else done.set_result(None))
+        await done
+
     def _ended(self, cold: ColdRead, done: "asyncio.Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("reading ahead for a request failed, it is answered all the same: %s", error)

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
 from sprocketmq.broker.clients import ClientRegistry
-from sprocketmq.broker.cold_reads import ColdRecords
+from sprocketmq.broker.cold_reads import MAX_RECORD_LOADS, ColdRecords, DiskReads
 from sprocketmq.broker.inner_batches import is_whole, unpacked
+from sprocketmq.broker.queue_offsets import MAX_LOADS
 from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import ProtocolError, RemoteProtocolError
@@ -38,7 +39,7 @@ from sprocketmq.security.policies import Action
 from sprocketmq.security.requirements import GET, Allows, topic_context
 from sprocketmq.storage.index.record_keys import keys_in
 from sprocketmq.storage.queues.reading import ReadStatus
-from sprocketmq.storage.store import MessageStore
+from sprocketmq.storage.store import ColdRead, MessageStore, NotInMemory
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ MAX_ANSWER_BYTES = 15 << 20
 MAX_SEARCHED_BYTES = 256 << 20
 SEARCH_SLICE_BYTES = 1 << 20
 SEARCH_SLICE_MESSAGES = 1024
+# Batches that are read from the disk ahead of a slice.
+SEARCH_SLICE_BATCHES = 64
 # Searches that may wait for their turn; further ones are answered with SYSTEM_BUSY.
 MAX_SEARCHES = 64
 # Bytes of log that a query may index on the loop first: less than 256 messages, or a millisecond.
@@ -79,6 +82,7 @@ class QueryHandlers:
         topics: TopicTable,
         clients: ClientRegistry,
         cold: ColdRecords,
+        disk: DiskReads,
         *,
         background: Background,
         allows: Allows | None = None,
@@ -89,6 +93,7 @@ class QueryHandlers:
         self._topics = topics
         self._clients = clients
         self._cold = cold
+        self._disk = disk
         self._background = background
         self._clock = clock
         self._searching = asyncio.Lock()  # one search at a time: more would only slow down everything else
@@ -236,8 +241,9 @@ class QueryHandlers:
             if stop_ms < wanted.begin_ms or start_ms > wanted.end_ms:
                 continue
             for queue_id in range(topic.max_queue_id + 1):
-                offset = self._store.offset_by_time(topic.name, queue_id, start_ms)
+                offset = await self._offset_at(topic.name, queue_id, start_ms)
                 while budget > 0:
+                    await self._load(topic.name, queue_id, offset, SEARCH_SLICE_BATCHES, None)
                     read = self._store.read(topic.name, queue_id, offset, max_count=1 << 30, max_bytes=SEARCH_SLICE_BYTES)
                     if read.status is not ReadStatus.FOUND or _stored_ms(read.buffers[0]) > stop_ms:
                         break
@@ -269,6 +275,7 @@ class QueryHandlers:
                 low = store.min_offset(name, queue_id)
                 start = max(low, end - SEARCH_SLICE_MESSAGES)
                 slice_bytes = 0
+                await self._load(name, queue_id, start, SEARCH_SLICE_MESSAGES, end - start)
                 for log_offset, size, _ in reversed(store.units(name, queue_id, start, end - start)):
                     record = store.record_at(log_offset)
                     if record is None:
@@ -296,6 +303,29 @@ class QueryHandlers:
                     del ends[queue_id]
                 await asyncio.sleep(0)
         return found
+
+    async def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Return the offset of a time, without reading from the disk in the loop."""
+        for _ in range(MAX_LOADS):
+            try:
+                return self._store.offset_by_time(topic, queue_id, time_ms, waits=False)
+            except NotInMemory as e:
+                await self._read(e.cold)
+        return self._store.offset_by_time(topic, queue_id, time_ms)
+
+    async def _load(self, topic: str, queue_id: int, offset: int, units: int, count: int | None) -> None:
+        """Have the batches that are searched next read by another thread: first their units, then their records."""
+        for _ in range(MAX_RECORD_LOADS):
+            cold = self._store.find_cold(topic, queue_id, offset, units, count)
+            if cold is None or not cold.waits:
+                return
+            await self._read(cold)
+
+    async def _read(self, cold: ColdRead) -> None:
+        try:
+            await self._disk.read(cold)
+        finally:
+            cold.release()
 
     # --- by log offset ---
 

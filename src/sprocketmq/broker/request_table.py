@@ -106,7 +106,16 @@ class RequestTable:
             background=parts.background,
         )
         cold = ColdRecords(parts.store, parts.disk_reads, settle=parts.staged.finish)
-        queries = QueryHandlers(parts.store, parts.topics, parts.clients, cold, background=parts.background, allows=allows, clock=clock)
+        queries = QueryHandlers(
+            parts.store,
+            parts.topics,
+            parts.clients,
+            cold,
+            parts.disk_reads,
+            background=parts.background,
+            allows=allows,
+            clock=clock,
+        )
         offset_handlers = OffsetHandlers(parts.offsets, parts.topics, parts.groups, parts.clients, parts.store)
         self._to_slaves = MetadataAnswers(
             parts.delays,

@@ -13,6 +13,7 @@ from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.bodies import ConsumeQueueUnits
 from sprocketmq.protocol.ids import MessageIdFactory
 from sprocketmq.protocol.records import Record, decode_records, walk_records
+from sprocketmq.storage.queues import cold_reads as finder
 from sprocketmq.storage.store import MessageStore
 from sprocketmq.testing import eventually
 
@@ -364,6 +365,34 @@ async def test_a_search_is_bounded(ask, bulk, clock, monkeypatch):
     await bulk((b"it", {"UNIQ_KEY": wanted}))
     clock.advance(1)
     assert await messages(ask, wanted) == []
+
+
+@pytest.mark.parametrize("wanted", ["a key", "an id"])
+async def test_a_search_waits_for_the_disk_and_no_other_request_does(ask, bulk, clock, cold_disk, monkeypatch, wanted):
+    monkeypatch.setattr(MessageStore, "load_for_query", lambda *_, **__: None)
+    id_ = ids(clock)[0]
+    await bulk((b"it", {"UNIQ_KEY": id_, "KEYS": "k"}), (b"other", {}))
+    clock.advance(10)
+    await bulk((b"later", {}))
+    finding = asyncio.ensure_future(messages(ask, "k" if wanted == "a key" else id_))
+    await eventually(lambda: cold_disk.began)
+    assert (await ask.send("orders", b"x")).code == 0
+    assert not finding.done()
+    cold_disk.go.set()
+    assert [bytes(m.body) for m in await finding] == [b"it"]
+
+
+@pytest.mark.parametrize("wanted", ["a key", "an id"])
+async def test_a_disk_that_loses_everything_again_delays_a_search_only_so_often(ask, bulk, clock, cold_disk, monkeypatch, wanted):
+    reads = []
+    monkeypatch.setattr(finder, "resident", lambda *_: False)
+    monkeypatch.setattr(finder, "read_through", lambda *_: reads.append(1))
+    monkeypatch.setattr(query_module, "MAX_LOADS", 3)
+    id_ = ids(clock)[0]
+    await bulk((b"it", {"UNIQ_KEY": id_, "KEYS": "k"}), (b"other", {}))
+    clock.advance(10)
+    assert [bytes(m.body) for m in await messages(ask, "k" if wanted == "a key" else id_)] == [b"it"]
+    assert reads
 
 
 async def test_searches_take_turns_and_too_many_are_told_to_slow_down(ask, bulk, monkeypatch):
