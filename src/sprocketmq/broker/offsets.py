@@ -1,15 +1,17 @@
 """Consumer offsets: the position of each group in each queue (codes 14, 15 and 43)."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from struct import Struct
 from typing import Any
 
 import msgspec
 
 from sprocketmq.broker.clients import ClientRegistry
+from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.topics import TopicTable
+from sprocketmq.broker.topics import OVERLOAD, TopicTable
+from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.net.server import ServerConnection
@@ -18,6 +20,8 @@ from sprocketmq.protocol.codes import RequestCode, ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
 from sprocketmq.storage.store import MessageStore
+
+log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
 # A member of a slave's consumerOffset.json that only this project has.
@@ -28,7 +32,6 @@ HANDED_OVER = "handedOver"
 COMMITS_PER_VERSION = 500
 # A first message within this distance of the log's end counts as recent: 40 % of the machine's memory, as in the reference.
 YOUNG_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 5
-_PHYSICAL_OFFSET = Struct(">q")
 
 
 class OffsetTable:
@@ -251,15 +254,35 @@ def _convert_own(tree: Any) -> dict[str, dict[int, int]]:
         raise RemoteProtocolError(f"{OWN_TABLE} has another form: {e}") from None
 
 
+class _Query(WaitingRequest):
+    """A question for the offset of a group that has none."""
+
+    __slots__ = ("queue_id", "topic")
+
+    def __init__(self, conn: ServerConnection, command: Command, topic: str, queue_id: int) -> None:
+        super().__init__(conn, command)
+        self.topic = topic
+        self.queue_id = queue_id
+
+
 class OffsetHandlers:
     """Requests about committed offsets."""
 
-    def __init__(self, offsets: OffsetTable, topics: TopicTable, groups: GroupTable, clients: ClientRegistry, store: MessageStore) -> None:
+    def __init__(
+        self,
+        offsets: OffsetTable,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientRegistry,
+        store: MessageStore,
+        disk: DiskReads,
+    ) -> None:
         self._offsets = offsets
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._store = store
+        self._cold: ColdReads[_Query] = ColdReads(disk, self._loaded)
 
     def handlers(self) -> dict[int, Callable[[ServerConnection, Command], None]]:
         return {
@@ -277,15 +300,32 @@ class OffsetHandlers:
         elif header.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"
             conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
-        elif self._is_young(header.topic, header.queue_id):
-            conn.respond(command, ResponseCode.SUCCESS, ext={"offset": "0"})
+        else:
+            self._answer_without_offset(_Query(conn, command, header.topic, header.queue_id))
+
+    def _answer_without_offset(self, query: _Query) -> None:
+        topic, queue_id = query.topic, query.queue_id
+        known = self._topics.get(topic)
+        there = known is not None and 0 <= queue_id <= known.max_queue_id
+        if there and not query.loads and not _is_short(self._store):
+            cold = self._store.find_cold_first_unit(topic, queue_id)
+            if cold is not None:
+                if not self._cold.begin(query, cold):
+                    query.conn.respond(query.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
+                return
+        if there and is_young(self._store, topic, queue_id):
+            query.conn.respond(query.command, ResponseCode.SUCCESS, ext={"offset": "0"}, since=query.since)
         else:
             remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-            conn.respond(command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark)
+            query.conn.respond(query.command, ResponseCode.QUERY_NOT_FOUND, ext={}, remark=remark, since=query.since)
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
-        known = self._topics.get(topic)
-        return known is not None and 0 <= queue_id <= known.max_queue_id and is_young(self._store, topic, queue_id)
+    def _loaded(self, query: _Query) -> None:
+        try:
+            self._answer_without_offset(query)
+        except Exception as e:
+            log.exception("whether queue %d of topic %s is young cannot be told", query.queue_id, query.topic)
+            remark = f"internal error: {type(e).__name__}: {e}"
+            query.conn.respond(query.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=query.since)
 
     def update(self, conn: ServerConnection, command: Command) -> None:
         """Answer 15; mostly sent one-way."""
@@ -331,11 +371,15 @@ class OffsetHandlers:
 
 
 def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Whether a queue still has its first message, and that is near the end of the log."""
-    if store.min_offset(topic, queue_id) > 0:
+    """Return whether a queue still has its first message, and that is near the end of the log."""
+    if store.min_offset(topic, queue_id) > 0 or store.max_offset(topic, queue_id) <= 0:
         return False
-    first = store.read(topic, queue_id, 0, max_count=1).buffers
-    if not first:
-        return False
-    (log_offset,) = _PHYSICAL_OFFSET.unpack_from(first[0], 28)
-    return bool(store.commitlog_max_offset - log_offset <= YOUNG_BYTES)
+    if _is_short(store):
+        return True
+    units = store.units(topic, queue_id, 0, 1)
+    return bool(units) and store.commitlog_max_offset - units[0][0] <= YOUNG_BYTES
+
+
+def _is_short(store: MessageStore) -> bool:
+    """Return whether everything in the log is near its end."""
+    return store.commitlog_max_offset - store.commitlog_min_offset <= YOUNG_BYTES

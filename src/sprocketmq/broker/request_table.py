@@ -116,7 +116,7 @@ class RequestTable:
             allows=allows,
             clock=clock,
         )
-        offset_handlers = OffsetHandlers(parts.offsets, parts.topics, parts.groups, parts.clients, parts.store)
+        offset_handlers = OffsetHandlers(parts.offsets, parts.topics, parts.groups, parts.clients, parts.store, parts.disk_reads)
         self._to_slaves = MetadataAnswers(
             parts.delays,
             {

@@ -271,6 +271,10 @@ class MessageStore:
         """
         return self._cold.find(topic, queue_id, offset, max_units, max_count)
 
+    def find_cold_first_unit(self, topic: str, queue_id: int) -> ColdRead | None:
+        """Return what ``units`` needs from the disk for a queue's first message; None for nothing."""
+        return self._cold.find_first_unit(topic, queue_id)
+
     def give_back_blocks(self) -> None:
         """Give back the memory of what was read around the page cache, unless it was used since the last call."""
         self._blocks.give_back()

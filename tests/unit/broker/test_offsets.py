@@ -1,12 +1,17 @@
 """Committed offsets, and the offsets of queues."""
 
+import asyncio
 import json
 
 import pytest
 
+from sprocketmq.broker import cold_reads, offsets
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.clock import ManualClock
 from sprocketmq.protocol.bodies import ConsumerOffsets
+from sprocketmq.storage.queues import cold_reads as storage_reads
+from sprocketmq.storage.store import MessageStore
+from sprocketmq.testing import eventually
 
 
 def commit_ext(offset, *, group="cg", topic="orders", queue=0):
@@ -45,11 +50,65 @@ async def test_an_unknown_offset_is_zero_on_a_young_queue_and_else_not_found(ask
 
 
 async def test_a_queue_whose_first_message_is_far_back_is_not_young(ask, broker, monkeypatch):
-    from sprocketmq.broker import offsets
-
     await ask.send("orders", bytes(1000))
     monkeypatch.setattr(offsets, "YOUNG_BYTES", 500)
     assert (await ask(14, query_ext())).code == 22
+
+
+@pytest.fixture
+async def restarted(broker, ask, start_broker, connect):
+    """Store a message in the first queue of ``orders`` and one of ``lists`` before and others after them, and start the broker anew: with
+    it, units are in files only."""
+
+    async def restart():
+        broker.topics.create_internal("lists", 1, attributes={"queue.type": "BatchCQ"})
+        for topic in ("others", "orders", "lists", "others"):
+            await ask.send(topic, bytes(1000))
+        await broker.stop()
+        return await connect(await start_broker(like=broker))
+
+    return restart
+
+
+@pytest.mark.parametrize("topic", ["orders", "lists"])
+@pytest.mark.parametrize("young", [True, False])
+async def test_whether_a_queue_is_young_waits_for_the_disk_and_no_other_request_does(restarted, cold_disk, monkeypatch, topic, young):
+    ask = await restarted()
+    monkeypatch.setattr(offsets, "YOUNG_BYTES", 4000 if young else 500)
+    looks = []
+    monkeypatch.setattr(storage_reads, "cached_part", lambda *_: bool(looks) or looks.append(1))
+    waiting = asyncio.ensure_future(ask(14, query_ext(topic=topic)))
+    await eventually(lambda: cold_disk.began)
+    assert (await ask.send("others")).code == 0
+    assert not waiting.done()
+    cold_disk.go.set()
+    answer = await waiting
+    assert (answer.code, answer.ext.get("offset")) == ((0, "0") if young else (22, None))
+
+
+async def test_a_short_log_is_young_without_a_look(ask, broker, cold_disk):
+    await ask.send("orders", bytes(1000))
+    assert (await ask(14, query_ext())).ext == {"offset": "0"}
+    assert not cold_disk.began
+
+
+async def test_questions_about_young_queues_that_wait_for_the_disk_are_limited(restarted, cold_disk, monkeypatch, caplog):
+    ask = await restarted()
+    monkeypatch.setattr(offsets, "YOUNG_BYTES", 500)
+    monkeypatch.setattr(cold_reads, "MAX_WAITING", 1)
+    monkeypatch.setattr(storage_reads, "cached_part", lambda *_: False)
+    waiting = asyncio.ensure_future(ask(14, query_ext()))
+    await eventually(lambda: cold_disk.began)
+    assert (await ask(14, query_ext())).code == 2
+
+    def fails(*_):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(MessageStore, "units", fails)
+    cold_disk.go.set()
+    answer = await waiting
+    assert (answer.code, answer.remark) == (1, "internal error: OSError: no disk")
+    assert "queue 0 of topic orders" in caplog.text
 
 
 @pytest.mark.parametrize(

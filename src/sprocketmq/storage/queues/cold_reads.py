@@ -248,6 +248,15 @@ class ColdFinder:
             self._runs.setdefault(key, deque(maxlen=MAX_FOLLOWED)).append(_Run(found, self._part(queue, offset, first + found_units)))
         return found
 
+    def find_first_unit(self, topic: str, queue_id: int) -> ColdRead | None:
+        """Return what has to be read from the disk to know where a queue's first message is; None for nothing, or without one."""
+        queue = self._reader.queue(topic, queue_id)
+        if not self.beyond_the_end or queue is None or queue.min_offset >= queue.visible:
+            return None
+        first = queue.min_unit if isinstance(queue, BatchConsumeQueue) else queue.min_offset
+        missing = self._missing_units(queue, first, first + 1, first + 1)
+        return ColdRead(missing, 1) if missing else None
+
     def find_record(self, log_offset: int) -> ColdRead | None:
         """Return what has to be read from the disk for the record at a log offset; None when it needs nothing, or none is there.
 
