@@ -15,9 +15,10 @@ from tests.interop.compare import INNER, assert_same_views, our_view
 from tests.interop.reading import dead_letters, java_pull_all, pull_all, until_readable
 from tests.interop.sides import RETRY_DELAYS_S, Side, until
 
-from sprocketmq import PushConsumer
+from sprocketmq import AdminClient, PushConsumer
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.testing import eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -44,6 +45,17 @@ async def send_described(java: JavaClient, side: Side, topic: str, count: int, *
         await asyncio.to_thread(java.send, side.namesrv, described)
     await until_readable(side.namesrv, topic, count)
     return await pull_all(side.namesrv, topic)
+
+
+async def committed(side: Side, group: str, topic: str) -> None:
+    """Wait until the broker has what a Java consumer committed when it stopped: it does so one-way, and others' questions may overtake it."""
+
+    async def whole() -> bool:
+        queues = (await admin.progress(group, topic)).queues
+        return bool(queues) and all(queue.committed_offset == queue.end_offset for queue in queues)
+
+    async with AdminClient(namesrv=side.namesrv) as admin:
+        await eventually(whole)
 
 
 def assert_delivered(received: Sequence[Mapping[str, Any]], sent: Sequence[Mapping[str, Any]], times: int = TIMES) -> None:
@@ -188,10 +200,12 @@ async def test_what_one_make_of_member_refused_waits_for_the_next_session_of_the
     bad = {view["body"]: view for view in sent if view["body"].startswith(b"bad")}
     with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=1) as first:
         assert len(await asyncio.to_thread(first.take, len(sent))) == len(sent)
+    await committed(side, group, topic)
     async with listening(side, group, topic, "retry") as second:
         await second.has(len(bad))
     with java.push_consumer(side.namesrv, group, topic) as third:
         received = await asyncio.to_thread(third.take, len(bad))
+    await committed(side, group, f"%RETRY%{group}")
     async with listening(side, group, topic, "accept") as fourth:
         (last,) = await asyncio.to_thread(java.send, side.namesrv, [{"topic": topic, "body": b"last"}])
         await fourth.has(1)
