@@ -221,10 +221,11 @@ class Soak:
         self.account.stored(LATE, [message.body])
 
     async def send_timed(self) -> None:
-        def later(sender: str) -> Message:
-            return Message(LATE, self.account.body(sender), deliver_at_ms=int(time.time() * 1000) + self.choose.randint(2000, 5000))
+        def later(sender: str, after_s: int) -> Message:
+            return Message(LATE, self.account.body(sender), deliver_at_ms=int((time.time() + after_s) * 1000))
 
-        kept, recalled = later("timed"), later("taken_back")
+        # A recall must come in time, however long a send takes while the slave is away.
+        kept, recalled = later("timed", self.choose.randint(2, 5)), later("taken_back", int(2 * TIMEOUT_S))
         await self.single.send(kept)
         self.account.stored(LATE, [kept.body])
         await self.single.recall((await self.single.send(recalled)).recall_handle)
