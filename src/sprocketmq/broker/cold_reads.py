@@ -12,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-from sprocketmq.broker.topics import OVERLOAD
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.storage.store import ColdRead, MessageStore
 
@@ -208,13 +206,12 @@ class ColdRecords:
         if cold is None:
             request.answer()
         elif not self._cold.begin(request, cold):
-            request.conn.respond(request.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=request.since)
+            request.answer_busy()
 
     def _loaded(self, request: _RecordRequest) -> None:
         try:
             self._look(request)
             self._settle()
         except Exception as e:
-            code, remark = request.command.code, f"internal error: {type(e).__name__}: {e}"
-            log.exception("request %d about the record at %d of the log cannot be answered", code, request.log_offset)
-            request.conn.respond(request.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=request.since)
+            log.exception("request %d about the record at %d of the log cannot be answered", request.command.code, request.log_offset)
+            request.answer_error(e)

@@ -8,7 +8,7 @@ from sprocketmq.broker.groups import GroupTable
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.pull import PullHandlers
 from sprocketmq.broker.queue_offsets import MAX_LOADS, first_since
-from sprocketmq.broker.topics import OVERLOAD, Topic, TopicTable
+from sprocketmq.broker.topics import Topic, TopicTable
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.events import event
 from sprocketmq.net.server import ServerConnection
@@ -91,7 +91,7 @@ class ResetHandlers:
                 reset.loads = 0
         except NotInMemory as e:
             if not self._cold.begin(reset, e.cold):
-                reset.conn.respond(reset.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=reset.since)
+                reset.answer_busy()
             return
         self._move(reset)
 
@@ -131,5 +131,4 @@ class ResetHandlers:
             self._reset(reset)
         except Exception as e:
             log.exception("the reset of group %s on topic %s failed", reset.request.group, topic.name)
-            remark = f"internal error: {type(e).__name__}: {e}"
-            conn.respond(command, ResponseCode.SYSTEM_ERROR, remark=remark, since=reset.since)
+            reset.answer_error(e)

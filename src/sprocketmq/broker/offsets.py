@@ -10,7 +10,7 @@ import msgspec
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.groups import GroupTable
-from sprocketmq.broker.topics import OVERLOAD, TopicTable
+from sprocketmq.broker.topics import TopicTable
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
 from sprocketmq.errors import RemoteProtocolError
@@ -311,7 +311,7 @@ class OffsetHandlers:
             cold = self._store.find_cold_first_unit(topic, queue_id)
             if cold is not None:
                 if not self._cold.begin(query, cold):
-                    query.conn.respond(query.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD)
+                    query.answer_busy()
                 return
         if there and is_young(self._store, topic, queue_id):
             query.conn.respond(query.command, ResponseCode.SUCCESS, ext={"offset": "0"}, since=query.since)
@@ -324,8 +324,7 @@ class OffsetHandlers:
             self._answer_without_offset(query)
         except Exception as e:
             log.exception("whether queue %d of topic %s is young cannot be told", query.queue_id, query.topic)
-            remark = f"internal error: {type(e).__name__}: {e}"
-            query.conn.respond(query.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=query.since)
+            query.answer_error(e)
 
     def update(self, conn: ServerConnection, command: Command) -> None:
         """Answer 15; mostly sent one-way."""

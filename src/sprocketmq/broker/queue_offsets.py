@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.store_times import StoreTimes
-from sprocketmq.broker.topics import NO_LITE_TOPICS, OVERLOAD, Topic, TopicTable
+from sprocketmq.broker.topics import NO_LITE_TOPICS, Topic, TopicTable
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
 from sprocketmq.protocol.codes import RequestCode, ResponseCode
@@ -82,13 +82,12 @@ class QueueOffsetHandlers:
                 offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp_ms, upper=upper, waits=waits)
         except NotInMemory as e:
             if not self._cold.begin(search, e.cold):
-                search.conn.respond(search.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=search.since)
+                search.answer_busy()
         except Exception as e:
             if not search.loads:
                 raise
             log.exception("the offset of a time in topic %s, queue %d, cannot be found", request.topic, request.queue_id)
-            remark = f"internal error: {type(e).__name__}: {e}"
-            search.conn.respond(search.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=search.since)
+            search.answer_error(e)
         else:
             search.conn.respond(search.command, ResponseCode.SUCCESS, ext={"offset": str(max(0, offset))}, since=search.since)
 

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from sprocketmq.broker.cold_reads import MAX_RECORD_LOADS, MAX_WAITING, DiskReads
-from sprocketmq.broker.topics import OVERLOAD
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.net.server import ServerConnection
-from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.command import Command
 from sprocketmq.storage.store import ColdRead, MessageStore
 
@@ -70,7 +68,7 @@ class StoreTimes:
         if self._waiting >= MAX_WAITING:
             for read in reads:
                 read.release()
-            request.conn.respond(request.command, ResponseCode.SYSTEM_BUSY, remark=OVERLOAD, since=request.since)
+            request.answer_busy()
             return
         request.keep()
         request.loads += 1
@@ -84,8 +82,7 @@ class StoreTimes:
                 self._look(request)
         except Exception as e:
             log.exception("request %d for times of messages cannot be answered", request.command.code)
-            remark = f"internal error: {type(e).__name__}: {e}"
-            request.conn.respond(request.command, ResponseCode.SYSTEM_ERROR, remark=remark, since=request.since)
+            request.answer_error(e)
         finally:
             for read in reads:
                 read.release()
