@@ -1,5 +1,8 @@
 """Event loops in threads of their own: ``LoopThread`` runs one, ``Inbox`` hands it items from other threads.
 
+A signal handler may raise at nearly every instruction of the main thread, as Ctrl-C does. Whatever the main thread was doing here, the loop
+and later calls go on.
+
 ::
 
     thread = LoopThread("sprocketmq-loop").start()
@@ -10,6 +13,7 @@
 Coroutines are made on the loop. One made by the caller would never be awaited if an interrupt came before it is handed over.
 """
 
+import _thread
 import asyncio
 import os
 import threading
@@ -43,6 +47,51 @@ def ends_program(error: BaseException) -> bool:
     That is so in the main thread only: in another one it would end the loop alone, and with it what all its other users wait for.
     """
     return not isinstance(error, Exception | asyncio.CancelledError) and threading.current_thread() is threading.main_thread()
+
+
+class _Alarm:
+    """Wakes the threads that sleep until it has rung. Those take no lock that another thread waits for, so they may be interrupted."""
+
+    __slots__ = ("_rung", "_sleepers")
+
+    def __init__(self) -> None:
+        self._sleepers: deque[_thread.LockType] = deque()
+        self._rung = False
+
+    def sleep(self, timeout_s: float | None) -> None:
+        """Return when it has rung. Raises TimeoutError."""
+        sleeper = _thread.allocate_lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        if not self._rung and not sleeper.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            raise TimeoutError
+
+    def ring(self, _: object) -> None:
+        self._rung = True  # first: a thread that comes later does not sleep
+        while self._sleepers:
+            self._sleepers.popleft().release()
+
+
+class InterruptibleFuture(Future[_R]):
+    """A future whose ``result`` and ``exception`` leave nothing behind when an interrupt ends them.
+
+    Those of ``Future`` take a lock to wait. An interrupt can leave it taken: the thread that sets the result would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._end = _Alarm()
+        self.add_done_callback(self._end.ring)
+
+    def result(self, timeout: float | None = None) -> _R:
+        """Do what ``Future.result`` does."""
+        self._end.sleep(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Do what ``Future.exception`` does."""
+        self._end.sleep(timeout)
+        return super().exception(0)
 
 
 class LoopThread:
@@ -83,14 +132,15 @@ class LoopThread:
     @property
     def alive(self) -> bool:
         """Whether the thread was started, and neither ``stop`` was called nor has the loop ended by itself."""
-        return self._thread is not None and not self.forked and not self._stopping and self._thread.is_alive()
+        # Thread.is_alive marks a running thread as ended when an interrupt comes inside it.
+        return self._thread is not None and not self.forked and not self._stopping
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, _R]]) -> Future[_R]:
         """Run the coroutine that ``make`` returns on the loop, and return its future; cancelling the future cancels the coroutine.
 
         Raises ClientClosed when the loop has stopped, and ForkedClient in a forked child.
         """
-        future: Future[_R] = Future()
+        future: Future[_R] = InterruptibleFuture()
         self._hand_over(make, future)
         return future
 
@@ -101,7 +151,7 @@ class LoopThread:
         """
         if self.is_current:
             raise ConfigError(f"a blocking call in the thread {self.name} would wait for itself: await the call there instead")
-        future: Future[_R] = Future()
+        future: Future[_R] = InterruptibleFuture()
         try:
             self._hand_over(make, future)
             return future.result(timeout_s)
@@ -119,30 +169,34 @@ class LoopThread:
         if future.cancelled():
             return
         try:
-            task = self.loop.create_task(make())
+            made = self.loop.create_task(make())
         except Exception as e:  # noqa: BLE001 - raised to the caller, as for arguments that do not fit
             if future.set_running_or_notify_cancel():
                 future.set_exception(e)
             return
+        task: asyncio.Task[_R] | None = made
 
         def cancelled(future: Future[_R]) -> None:
-            if future.cancelled():
+            if (running := task) is not None and future.cancelled():
                 with suppress(RuntimeError):  # the loop was closed just now, and has cancelled its tasks
-                    self.loop.call_soon_threadsafe(task.cancel)
+                    self.loop.call_soon_threadsafe(running.cancel)
 
-        def ended(task: "asyncio.Task[_R]") -> None:
-            error = None if task.cancelled() else task.exception()
-            if task.cancelled():
+        def ended(done: "asyncio.Task[_R]") -> None:
+            # Else the task would be collected with the future, in the caller's thread: an interrupt during its finalisers is lost.
+            nonlocal task
+            task = None
+            error = None if done.cancelled() else done.exception()
+            if done.cancelled():
                 future.cancel()
             if not future.set_running_or_notify_cancel():
                 return
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(task.result())
+                future.set_result(done.result())
 
         future.add_done_callback(cancelled)
-        task.add_done_callback(ended)
+        made.add_done_callback(ended)
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
         """Call ``action`` on the loop in its next turn. Raises what ``submit`` raises."""
@@ -156,8 +210,8 @@ class LoopThread:
         thread = self._thread
         if thread is None or self.forked:
             return
-        if thread.is_alive() and not self._stopping:
-            self._stopping = True
+        self._stopping = True
+        with suppress(RuntimeError):  # it has ended
             self.loop.call_soon_threadsafe(self.loop.stop)
         if not self.is_current:
             thread.join(timeout_s)
@@ -212,12 +266,15 @@ class Inbox(Generic[_T]):
         """Queue ``item`` for the consumer on ``loop``, the same loop for all items. Raises ClientClosed when the loop is closed."""
         self._items.append(item)
         if not self._waking:
-            self._waking = True
             try:
+                self._waking = True
                 loop.call_soon_threadsafe(self._wake)
             except RuntimeError:
                 self._waking = False
                 raise ClientClosed("the event loop that was to take this has stopped") from None
+            except BaseException:  # an interrupt, before or after the loop was woken
+                loop.call_soon_threadsafe(self._wake)
+                raise
 
     def _wake(self) -> None:
         self._waking = False  # before the items are taken: what is put from now on wakes the loop again

@@ -4,8 +4,7 @@ import dataclasses
 import functools
 import threading
 from collections import deque
-from concurrent.futures import Future
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from sprocketmq import client
 from sprocketmq.client.lifecycle import instance_of
@@ -14,9 +13,12 @@ from sprocketmq.client.send.waiters import OnSent, Waiter, give_error
 from sprocketmq.client.stats import ProducerStats
 from sprocketmq.client.traces.config import TraceStats
 from sprocketmq.errors import ConfigError, SendQueueFull
-from sprocketmq.net.loops import Inbox
+from sprocketmq.net.loops import Inbox, InterruptibleFuture
 from sprocketmq.protocol.message import Message, SendResult, unsendable
 from sprocketmq.sync.faces import Face, arguments_of, blocking
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class _Held:
@@ -83,7 +85,7 @@ class Producer(Face[client.Producer]):
         with held.lock:
             held.messages += 1
             held.bytes += size
-        future: Future[SendResult] = Future()
+        future: InterruptibleFuture[SendResult] = InterruptibleFuture()
         self._calls.put((message, future, timeout_s), thread.loop)
         return future.result()
 
@@ -128,7 +130,7 @@ class Producer(Face[client.Producer]):
         if callback is not None:
             self._calls.put((message, callback, timeout_s), thread.loop)
             return None
-        future: Future[SendResult] = Future()
+        future: InterruptibleFuture[SendResult] = InterruptibleFuture()
         self._calls.put((message, future, timeout_s), thread.loop)
         return future
 

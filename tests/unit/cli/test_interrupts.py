@@ -180,11 +180,16 @@ def test_following_a_topic_ends_at_a_signal_without_a_word(mq, number):
     topic = f"followed-until-{number.name}"
     with sync.Producer("pg", namesrv=mq.namesrv) as producer:
         producer.send(Message(topic, b"x"))
-    run = subprocess.Popen([sys.executable, "-c", FOLLOW, mq.namesrv, topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, "-X", "faulthandler", "-c", FOLLOW, mq.namesrv, topic]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert run.stdout.readline() == b"1\n"
     run.send_signal(number)
-    out, err = run.communicate(timeout=60)
-    assert (out, err, run.returncode) == (b"", b"", 130 if number == signal.SIGINT else -number)
+    try:
+        out, err = run.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGABRT)  # says where its threads stand
+        out, err = run.communicate()
+    assert (out, err.decode(), run.returncode) == (b"", "", 130 if number == signal.SIGINT else -number)
 
 
 def test_a_live_table_that_is_stopped_gives_the_terminal_back(mq, spawn, number, monkeypatch):
