@@ -430,20 +430,21 @@ async def test_a_call_that_cannot_wait(caller):
 
 async def test_a_message_that_is_given_back_at_once(caller, mq):
     """Node's push consumer asks for no invisible time when its listener fails."""
+    mq.create_topic("given-back", queues=1)
     async with AdminClient(namesrv=mq.namesrv) as admin:
         await admin.create_group("again")
     request = MESSAGES["ReceiveMessageRequest"](batch_size=1, invisible_duration=duration(3600), long_polling_timeout=duration(5))
-    request.group.name, request.message_queue.topic.name = "again", "orders"
+    request.group.name, request.message_queue.topic.name = "again", "given-back"
     request.filter_expression.type, request.filter_expression.expression = 1, "*"
-    stream, _ = await caller.settle(consumer("again"))
-    await caller.call("SendMessage", sending(message("orders", message_type=1)))
+    stream, _ = await caller.settle(consumer("again", "given-back"))
+    await caller.call("SendMessage", sending(message("given-back", message_type=1)))
 
     async def received():
         return [answer.message for answer in await caller.receive(request) if answer.WhichOneof("content") == "message"]
 
     (first,) = await received()
     change = MESSAGES["ChangeInvisibleDurationRequest"](receipt_handle=first.system_properties.receipt_handle)
-    change.topic.name, change.group.name = "orders", "again"
+    change.topic.name, change.group.name = "given-back", "again"
     assert (await caller.call("ChangeInvisibleDuration", change)).status.code == Code.OK
     (again,) = await received()
     assert (again.body, again.system_properties.delivery_attempt) == (first.body, 2)
