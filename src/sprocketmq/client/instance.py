@@ -445,6 +445,15 @@ class Instance(LoopBound):
         """Unregister the groups of this client at the connected brokers. Failures have no effect: brokers expire clients."""
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
         headers += [UnregisterClient(self.client_id, consumer_group=consumer.group_name) for consumer in self.consumers()]
+        await self._unregister(headers)
+
+    async def withdraw(self, group: str) -> None:
+        """Unregister a consumer group whose heartbeat may be under way, unless this client has joined it again meanwhile."""
+        await self.heartbeat_now()
+        if not self.consumers():
+            await self._unregister([UnregisterClient(self.client_id, consumer_group=group)])
+
+    async def _unregister(self, headers: list[UnregisterClient]) -> None:
         if headers:
             conns = self.brokers.open_connections()
             calls = [

@@ -140,7 +140,13 @@ class GroupMember:
         # Before the first heartbeat, which replaces the group's subscriptions at the broker with this member's.
         await self.check.compare()
         self._instance.consumers = self._describe
-        await self._instance.heartbeat_now()
+        try:
+            await self._instance.heartbeat_now()
+        except asyncio.CancelledError:
+            # The heartbeat goes on. Others would leave queues to a member that never pulls.
+            self._instance.consumers = list
+            self._instance.spawn(self._instance.withdraw(self.group), "leaving a group that was not joined")
+            raise
         if self._instance.refusal is not None:
             await self._instance.unregister()  # from the brokers that did not refuse
             self._instance.consumers = list

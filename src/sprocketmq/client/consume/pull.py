@@ -343,7 +343,7 @@ class PullConsumer(Client):
             )
         try:
             await polling.begin()
-        except SprocketError:
+        except BaseException:
             self._polling = self._broker_requests = None
             self._subscriptions.clear()
             raise
