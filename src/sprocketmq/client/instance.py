@@ -185,8 +185,6 @@ class Instance(LoopBound):
 
     def dropped(self, client: object, description: str, warn: Callable[..., None] = warnings.warn) -> None:
         """Warn about a client that was dropped while open, and have its loop free its resources."""
-        if self.state != OPEN:
-            return
         self.state = CLOSED
         self.soon(self._abandon)
         warn(f"unclosed {description}: use 'async with', or await close()", ResourceWarning, source=client, stacklevel=3)

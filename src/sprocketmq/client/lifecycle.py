@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from sprocketmq.client.instance import Instance
+from sprocketmq.client.loop_bound import OPEN
 
 
 class Client(ABC):
@@ -29,7 +30,7 @@ class Client(ABC):
 
     def __del__(self) -> None:
         instance: Instance | None = self.__dict__.get("_instance")  # the constructor may have raised
-        if instance is not None:
+        if instance is not None and instance.state == OPEN:
             instance.dropped(self, f"{instance.kind}{self._left_open()}")
 
     def __repr__(self) -> str:

@@ -117,7 +117,11 @@ class LoopThread:
         try:
             thread.start()
         except BaseException:
-            self.loop.close()
+            self._stopping = True
+            if thread.ident is None:
+                self.loop.close()
+            else:  # an interrupt has ended the wait for the thread, which runs
+                self.loop.call_soon_threadsafe(self.loop.stop)
             raise
         self._thread = thread
         self.ident = thread.ident
@@ -221,6 +225,9 @@ class LoopThread:
 
     def _run(self) -> None:
         loop = self.loop
+        if self._stopping:  # its start was interrupted
+            loop.close()
+            return
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

@@ -3,6 +3,7 @@
 import dis
 import gc
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -100,6 +101,22 @@ def test_an_item_for_the_loop(thread):
     for number, _ in enumerate(everywhere(lambda: inbox.put(0, thread.loop)), start=1):
         inbox.put(number, thread.loop)
         wait_until(lambda: taken[-1:] == [number])  # noqa: B023 - called at once
+
+
+def test_a_start(monkeypatch):
+    """Thread.start itself is not interruptible everywhere, for the reason that is given at InterruptibleFuture."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    never = LoopThread("never-started")
+    with pytest.raises(KeyboardInterrupt):
+        never.start()
+    wait_until(never.loop.is_closed)
+    assert not never.alive
 
 
 def test_a_stop():
