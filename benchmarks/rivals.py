@@ -85,7 +85,7 @@ class KafkaBroker(apache.JavaProcess):
         }
         config = home / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        _run_tool(home, library, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(config))
+        _run_tool(home, library, "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(config))
         flags = (f"-Xms{heap}", f"-Xmx{heap}", *KAFKA_FLAGS, f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}")
         super().__init__("kafka.Kafka", str(config), home=home, flags=flags, library=library)
         self.wait_for("Kafka Server started")
