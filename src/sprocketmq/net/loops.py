@@ -55,7 +55,7 @@ class _Alarm:
     __slots__ = ("_rung", "_sleepers")
 
     def __init__(self) -> None:
-        self._sleepers: deque[_thread.LockType] = deque()
+        self._sleepers: list[_thread.LockType] = []  # a deque takes 700 bytes
         self._rung = False
 
     def sleep(self, timeout_s: float | None) -> None:
@@ -64,12 +64,14 @@ class _Alarm:
         sleeper.acquire()
         self._sleepers.append(sleeper)
         if not self._rung and not sleeper.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            with suppress(ValueError):  # it has rung just now
+                self._sleepers.remove(sleeper)
             raise TimeoutError
 
     def ring(self, _: object) -> None:
         self._rung = True  # first: a thread that comes later does not sleep
         while self._sleepers:
-            self._sleepers.popleft().release()
+            self._sleepers.pop().release()
 
 
 class InterruptibleFuture(Future[_R]):

@@ -225,3 +225,20 @@ def test_an_item_for_a_stopped_loop_is_refused(thread):
     for _ in range(2):
         with pytest.raises(ClientClosed):
             inbox.put(1, thread.loop)
+
+
+def test_a_wait_may_time_out_and_be_made_again(thread):
+    go = threading.Event()
+
+    async def waits() -> int:
+        await asyncio.get_running_loop().run_in_executor(None, go.wait, 60)
+        return 42
+
+    future = thread.submit(waits)
+    for wait in (future.result, future.exception):
+        for timeout_s in (0, -1, 0.001):
+            with pytest.raises(TimeoutError):
+                wait(timeout_s)
+    go.set()
+    assert future.exception(60) is None
+    assert future.result() == 42
