@@ -598,6 +598,11 @@ class JavaPushConsumer:
         client_id: str = self._client.call("consumer_state", handle=self._handle)["client_id"]
         return client_id
 
+    def held(self) -> int:
+        """Return how many messages it has pulled, and neither accepted nor given back. What is left at its stop comes again."""
+        held: int = self._client.call("consumer_state", handle=self._handle)["held"]
+        return held
+
     def queues(self, topic: str) -> set[tuple[str, int]]:
         """Return the queues of a topic that it consumes now, as pairs of broker and queue id; with queue -1 it pops from all of the broker."""
         queues = self._client.call("consumer_state", handle=self._handle)["queues"]

@@ -198,13 +198,15 @@ async def test_what_one_make_of_member_refused_waits_for_the_next_session_of_the
     topic, group = await side.create_topic(f"Sessions_{batch_queues}", batch_queues=batch_queues), f"sessions_{batch_queues}"
     sent = await send_described(java, side, topic, 20, in_batches=batch_queues)
     bad = {view["body"]: view for view in sent if view["body"].startswith(b"bad")}
-    with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=1) as first:
+    with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=3) as first:  # 10 s: it is gone by then
         assert len(await asyncio.to_thread(first.take, len(sent))) == len(sent)
+        await eventually(lambda: first.held() == 0)
     await committed(side, group, topic)
     async with listening(side, group, topic, "retry") as second:
         await second.has(len(bad))
     with java.push_consumer(side.namesrv, group, topic) as third:
         received = await asyncio.to_thread(third.take, len(bad))
+        await eventually(lambda: third.held() == 0)
     await committed(side, group, f"%RETRY%{group}")
     async with listening(side, group, topic, "accept") as fourth:
         (last,) = await asyncio.to_thread(java.send, side.namesrv, [{"topic": topic, "body": b"last"}])

@@ -9,6 +9,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.regex.Pattern;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -194,15 +195,17 @@ final class Consumers {
         return taken;
     }
 
-    /** Who the consumer is and which queues of which topics it has been given. */
+    /** Who the consumer is, which queues of which topics it has been given, and how many messages it has pulled and not dealt with. */
     JSONObject state(JSONObject command) {
         DefaultMQPushConsumer consumer = running.get(command.getIntValue("handle")).consumer();
         JSONObject state = new JSONObject();
         state.put("client_id", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         List<JSONObject> queues = new ArrayList<>();
+        AtomicLong held = new AtomicLong();
         consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, processed) -> {
             if (!processed.isDropped()) {
                 queues.add(Driver.describe(queue));
+                held.addAndGet(processed.getMsgCount().get());
             }
         });
         consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getPopProcessQueueTable().forEach((queue, processed) -> {
@@ -211,6 +214,7 @@ final class Consumers {
             }
         });
         state.put("queues", queues);
+        state.put("held", held.get());
         return state;
     }
 
