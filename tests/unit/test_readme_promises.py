@@ -97,6 +97,23 @@ PROMISED: dict[str, dict[str, list[str]]] = {
             "unit/client/send/test_producer.py::test_a_batch_has_one_result_for_each_message",
         ],
     },
+    "Any call may be cut short": {
+        ", by Ctrl-C in blocking code, by cancelling its task in asyncio.": [],
+        "The client can be used and closed after it, and what it held is free again.": [
+            "unit/net/test_interrupted_calls.py::test_a_blocking_call",
+            "unit/net/test_interrupted_calls.py::test_a_send",
+            "unit/client/test_cancelled_calls.py::test_starts_and_closes",
+            "unit/client/test_cancelled_calls.py::test_sends",
+            "unit/client/test_cancelled_calls.py::test_pulls",
+            "unit/client/test_cancelled_calls.py::test_a_subscription_that_is_cancelled_leaves_the_queues_to_others",
+        ],
+        "A send that was cut short may be stored; messages that a consumer was about to hand out are handed out later.": [
+            "unit/client/test_cancelled_calls.py::test_a_poll_that_is_cancelled_loses_nothing",
+            "unit/client/test_cancelled_calls.py::test_batches_that_are_cancelled_come_again",
+            "unit/net/test_interrupted_calls.py::test_a_poll",
+            "unit/net/test_interrupted_calls.py::test_an_iteration",
+        ],
+    },
     "Each queue is in order.": {
         "Messages sent to one queue are read in the order they were stored.": [
             "unit/client/consume/test_consumer_push.py::test_a_single_member_consumes_every_queue_in_order",

@@ -9,17 +9,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from sprocketmq import client
 from sprocketmq.client.arguments import check_number
+from sprocketmq.client.consume.pull import take_back
 from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.lifecycle import instance_of
 from sprocketmq.client.loop_bound import CLOSING, OPEN
 from sprocketmq.client.traces.config import TraceStats
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient
 from sprocketmq.net.loops import Inbox
 from sprocketmq.protocol.message import MessageQueue
+from sprocketmq.protocol.records import ReceivedMessage
 from sprocketmq.sync.faces import Face, arguments_of, blocking, failure_of, on_loop
 
 # A thread that iterates over batches gets as many at a time as it handles in AHEAD_S, at most MAX_AHEAD.
@@ -61,13 +64,29 @@ class PullConsumer(_ConsumerFace[client.PullConsumer]):
     commit: Final = blocking(client.PullConsumer.commit)
     subscribe: Final = blocking(client.PullConsumer.subscribe)
     assign: Final = blocking(client.PullConsumer.assign)
-    poll: Final = blocking(client.PullConsumer.poll)
     seek_to_time: Final = blocking(client.PullConsumer.seek_to_time)
     seek: Final = on_loop(client.PullConsumer.seek)
     position: Final = on_loop(client.PullConsumer.position)
     pause: Final = on_loop(client.PullConsumer.pause)
     resume: Final = on_loop(client.PullConsumer.resume)
     stats: Final = on_loop(client.PullConsumer.stats)
+
+    @functools.wraps(client.PullConsumer.poll)
+    def poll(self, max_messages: int = 32, *, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+        polls: list[list[ReceivedMessage]] = []
+
+        async def run() -> None:
+            polls.append(await self._client.poll(max_messages, timeout_s=timeout_s))
+
+        thread = self._open_thread()
+        try:
+            self._call(run)
+        except BaseException:
+            # After an interrupt. What it has returned in spite of it would count as consumed with the next poll.
+            with suppress(ClientClosed, ForkedClient):
+                thread.call_soon(take_back, self._client, polls)
+            raise
+        return polls[0]
 
 
 class PushConsumer(_ConsumerFace[client.PushConsumer]):
@@ -105,15 +124,20 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
         self._open_thread()
         amount = 1
         while self._thread is not None:
-            taken = self._call(functools.partial(self._take, amount))
-            if not taken:
-                return
-            asked, started = len(taken), time.monotonic()
+            taken: deque[ReceivedBatch] = deque()
             batch: ReceivedBatch | None = None
             hooks, call = self._client.hooks, None
             try:
+                self._call(functools.partial(self._take, amount, taken))
+                asked, started = len(taken), time.monotonic()
+            except BaseException:
+                self._give_back(taken)  # also those that come while an interrupt ends the call
+                raise
+            if not asked:
+                return
+            try:
                 while taken and self._instance.state == OPEN:
-                    batch = taken.popleft()
+                    batch = taken[0]
                     if hooks is not None:
                         call = hooks.handling(batch.queue, batch.delivered, batch.size_bytes, batch.attempts, iterated=True)
                     yield batch
@@ -121,25 +145,26 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
                         hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out)
                     self._ack(batch)
                     batch = None
+                    taken.popleft()
             finally:
-                if batch is not None:
-                    if hooks is not None and call is not None:
-                        hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out, left=not batch.acknowledged)
-                    taken.appendleft(batch)
+                if batch is not None and hooks is not None and call is not None:
+                    hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out, left=not batch.acknowledged)
                 if taken:
-                    self._give_back(taken)
+                    try:
+                        self._give_back(taken)
+                    except BaseException:  # an interrupt
+                        self._give_back(taken)
+                        raise
             spent = time.monotonic() - started
             amount = min(MAX_AHEAD, 1 + int(AHEAD_S * asked / max(spent, 1e-6)))
 
-    async def _take(self, amount: int) -> deque[ReceivedBatch]:
-        """Wait for a batch and return it with up to ``amount`` - 1 more that are there; none when the consumer is closed."""
-        taken: deque[ReceivedBatch] = deque()
+    async def _take(self, amount: int, taken: deque[ReceivedBatch]) -> None:
+        """Wait for a batch and add it to ``taken`` with up to ``amount`` - 1 more that are there; none when the consumer is closed."""
         batch = await self._client.ready.take()
         while batch is not None:
             batch.on_ack = self._ack
             taken.append(batch)
             batch = self._client.ready.take_ready() if len(taken) < amount else None
-        return taken
 
     def listen(self, handler: Callable[[ReceivedBatch], object], *, concurrency: int = 20) -> "Future[None]":
         """Call ``handler(batch)`` for every batch, in up to ``concurrency`` threads of its own.
@@ -212,8 +237,9 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
 
     def _give_back(self, batches: deque[ReceivedBatch]) -> None:
         thread = self._thread
-        if thread is not None and not thread.forked:
-            thread.call_soon(_give_back_all, self._client, batches)
+        if thread is not None:
+            with suppress(ClientClosed, ForkedClient):
+                thread.call_soon(_give_back_all, self._client, batches)
 
     def _ack(self, batch: ReceivedBatch) -> None:
         thread = self._thread

@@ -194,6 +194,13 @@ class Polling:
                 return batch
         return None
 
+    def take_back(self) -> None:
+        """Return the messages of the last poll again in a later one: its caller did not get them."""
+        polled, self._polled = self._polled, []
+        for batch in polled:
+            if batch.queue in self._queues and self._instance.state == OPEN:
+                self.seek(batch.queue, batch.delivered[0].queue_offset)
+
     def consume(self) -> None:
         """Count everything that was polled as consumed."""
         polled, self._polled = self._polled, []

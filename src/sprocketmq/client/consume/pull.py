@@ -453,3 +453,10 @@ def _readable(result: PullResult) -> Sequence[ReceivedMessage]:
 
 async def _no_handler(_: ReceivedMessage) -> ConsumeDirectlyResult:
     return ConsumeDirectlyResult("CR_RETURN_NULL", remark="this consumer polls and has no handler to call")
+
+
+def take_back(consumer: PullConsumer, polls: Sequence[object]) -> None:
+    """Have the messages of the last poll returned again, unless ``polls`` is empty. For wrappers of clients, not for users."""
+    polling = consumer._polling  # noqa: SLF001 - this module's own class
+    if polls and polling is not None:
+        polling.take_back()
