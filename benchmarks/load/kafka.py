@@ -30,14 +30,13 @@ from tests.interop import apache
 
 from benchmarks import rivals
 from benchmarks.load.rounds import verdict, wait_until_quiet
-from benchmarks.load.stores import give_back
+from benchmarks.load.stores import give_back_logs
 from benchmarks.report import spread, write_result
 
 PARTITIONS = 8
 IN_FLIGHT = 10_000
 # Batches of confluent-kafka besides its defaults (up to 1 MB, 5 ms), with a linger of 10 ms: what ours begins with, and large ones.
 ALIKE_BYTES, TUNED_BYTES = 32 << 10, 1 << 20
-LARGE_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ class Sides:
     def drop_page_cache(self) -> None:
         """Have the system forget what was written, so that its memory is used again."""
         for server in self._servers.values():
-            logs = [file for file in server.store.rglob("*") if file.parent.name == "commitlog" or file.suffix == ".log"]
-            give_back(file for file in logs if file.is_file() and file.stat().st_size >= LARGE_FILE_BYTES)
+            give_back_logs(server.store)
 
 
 @contextlib.contextmanager

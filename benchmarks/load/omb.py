@@ -25,13 +25,12 @@ from tests.interop import apache
 
 from benchmarks import rivals
 from benchmarks.load.rounds import verdict, wait_until_quiet
-from benchmarks.load.stores import give_back
+from benchmarks.load.stores import give_back_logs
 from benchmarks.report import spread, write_result
 
 FEW, MANY = "1-topic-16-partitions-1kb", "100-topics-100-partitions-1kb"
 SYSTEMS = ("sprocketmq", "apache", "kafka")
 IN_FLIGHT = 10_000
-LARGE_FILE_BYTES = 1 << 20
 # A run connects 100 clients and makes 10,000 queues before it begins.
 SETUP_TIMEOUT_S = 300.0
 # With 10,000 partitions, of the rate with 16; and at most so many times its p99.
@@ -134,8 +133,7 @@ def verdicts(done: Done) -> dict[str, dict[str, Any]]:
 
 def drop_page_cache(server: rivals.Server) -> None:
     """Have the system forget what earlier runs have written, so that its memory is used again."""
-    logs = [file for file in server.store.rglob("*") if file.parent.name == "commitlog" or file.suffix == ".log"]
-    give_back(file for file in logs if file.is_file() and file.stat().st_size >= LARGE_FILE_BYTES)
+    give_back_logs(server.store)
 
 
 def write(done: Done, options: argparse.Namespace) -> dict[str, dict[str, Any]]:

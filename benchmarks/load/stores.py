@@ -1,5 +1,6 @@
 """What benchmarks do to stores: fill them, and what happens to their files between rounds."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -31,6 +32,9 @@ if killed:
     os._exit(0)
 store.close()
 """
+
+# Smaller files take no memory that matters.
+LARGE_FILE_BYTES = 1 << 20
 
 DERIVED = ("consumequeue", "batchconsumequeue", "index", "checkpoint", "dispatched")
 
@@ -66,6 +70,17 @@ def give_back(paths: Iterable[Path]) -> None:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
+
+
+def give_back_logs(root: Path) -> None:
+    """Do as ``give_back`` with the large files of commit logs, and of Kafka's logs, below ``root``, while brokers delete and make some."""
+    found = []
+    for parent, _, names in os.walk(root):
+        for path in [Path(parent, name) for name in names if Path(parent).name == "commitlog" or name.endswith(".log")]:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size >= LARGE_FILE_BYTES:
+                    found.append(path)
+    give_back(found)
 
 
 def take_in(paths: Iterable[Path], count: int) -> None:
