@@ -198,7 +198,7 @@ async def test_what_one_make_of_member_refused_waits_for_the_next_session_of_the
     topic, group = await side.create_topic(f"Sessions_{batch_queues}", batch_queues=batch_queues), f"sessions_{batch_queues}"
     sent = await send_described(java, side, topic, 20, in_batches=batch_queues)
     bad = {view["body"]: view for view in sent if view["body"].startswith(b"bad")}
-    with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=3) as first:  # 10 s: it is gone by then
+    with java.push_consumer(side.namesrv, group, topic, refuse="bad.*", delay_level=2) as first:  # the longest: it is gone by then
         assert len(await asyncio.to_thread(first.take, len(sent))) == len(sent)
         await eventually(lambda: first.held() == 0)
     await committed(side, group, topic)
