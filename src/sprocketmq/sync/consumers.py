@@ -47,6 +47,13 @@ class _ConsumerFace(Face[_Consumer]):
         """The queues that this consumer reads now, sorted."""
         return self._client.assignment
 
+    def _soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call ``action`` on the loop, unless the loop has ended or this is a forked child."""
+        thread = self._thread
+        if thread is not None:
+            with suppress(ClientClosed, ForkedClient):
+                thread.call_soon(action, *arguments)
+
 
 class PullConsumer(_ConsumerFace[client.PullConsumer]):
     """``sprocketmq.PullConsumer`` for blocking code; takes the same arguments."""
@@ -78,13 +85,12 @@ class PullConsumer(_ConsumerFace[client.PullConsumer]):
         async def run() -> None:
             polls.append(await self._client.poll(max_messages, timeout_s=timeout_s))
 
-        thread = self._open_thread()
+        self._open_thread()
         try:
             self._call(run)
         except BaseException:
             # After an interrupt. What it has returned in spite of it would count as consumed with the next poll.
-            with suppress(ClientClosed, ForkedClient):
-                thread.call_soon(take_back, self._client, polls)
+            self._soon(take_back, self._client, polls)
             raise
         return polls[0]
 
@@ -131,7 +137,7 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
                 self._call(functools.partial(self._take, amount, taken))
                 asked, started = len(taken), time.monotonic()
             except BaseException:
-                self._give_back(taken)  # also those that come while an interrupt ends the call
+                self._soon(_give_back_all, self._client, taken)  # also those that come while an interrupt ends the call
                 raise
             if not asked:
                 return
@@ -151,9 +157,9 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
                     hooks.handled(call, retried=batch.retried(), timed_out=batch.timed_out, left=not batch.acknowledged)
                 if taken:
                     try:
-                        self._give_back(taken)
+                        self._soon(_give_back_all, self._client, taken)
                     except BaseException:  # an interrupt
-                        self._give_back(taken)
+                        self._soon(_give_back_all, self._client, taken)
                         raise
             spent = time.monotonic() - started
             amount = min(MAX_AHEAD, 1 + int(AHEAD_S * asked / max(spent, 1e-6)))
@@ -234,12 +240,6 @@ class PushConsumer(_ConsumerFace[client.PushConsumer]):
             pool.shutdown(wait=False, cancel_futures=True)
         if self._busy:  # threads cannot be cancelled
             log.warning("%r: %d of its handlers still run: Python waits for their threads before the program ends", self, len(self._busy))
-
-    def _give_back(self, batches: deque[ReceivedBatch]) -> None:
-        thread = self._thread
-        if thread is not None:
-            with suppress(ClientClosed, ForkedClient):
-                thread.call_soon(_give_back_all, self._client, batches)
 
     def _ack(self, batch: ReceivedBatch) -> None:
         thread = self._thread
