@@ -142,15 +142,15 @@ class GroupMember:
         self._instance.consumers = self._describe
         try:
             await self._instance.heartbeat_now()
+            if self._instance.refusal is not None:
+                await self._instance.unregister()  # from the brokers that did not refuse
+                self._instance.consumers = list
+                raise self._instance.refusal
         except asyncio.CancelledError:
             # The heartbeat goes on. Others would leave queues to a member that never pulls.
             self._instance.consumers = list
             self._instance.spawn(self._instance.withdraw(self.group), "leaving a group that was not joined")
             raise
-        if self._instance.refusal is not None:
-            await self._instance.unregister()  # from the brokers that did not refuse
-            self._instance.consumers = list
-            raise self._instance.refusal
         self._instance.keep("balance", self._keep_balanced)
         self._instance.every(COMMIT_S, self.commit_behind, "commits")
         if self._locks is not None:
