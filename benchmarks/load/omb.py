@@ -131,11 +131,6 @@ def verdicts(done: Done) -> dict[str, dict[str, Any]]:
     return found
 
 
-def drop_page_cache(server: rivals.Server) -> None:
-    """Have the system forget what earlier runs have written, so that its memory is used again."""
-    give_back_logs(server.store)
-
-
 def write(done: Done, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Write the result file, and return the verdicts."""
     found = verdicts(done)
@@ -196,7 +191,7 @@ def main() -> int:
                 )
                 server = stack.enter_context(rivals.started(system, home, options.heap))
                 for workload in workloads:
-                    drop_page_cache(server)
+                    give_back_logs(server.store)  # so that this memory is used again
                     wait_until_quiet(options.settle)
                     try:
                         figures = figures_of(run(server, workload, home / f"{Path(workload).stem}.json", options))
