@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-long the tests of the Spark suite that take longest: clusters, many kills, a first session's archive"
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make test-disturbed  the tests without Spark, RUNS=10 times, while their event loops and threads run late and in another order"
+	@echo "make test-eager  the tests without Spark, whose tasks begin as soon as they are created"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make types     ask pyright whether every type of the API is known"
@@ -95,6 +96,9 @@ test-repeat: $(STAMP)
 
 test-disturbed: $(STAMP)
 	$(BIN)/python tests/repeat.py --runs $(RUNS) --busy 0 --disturbed
+
+test-eager: $(STAMP)
+	$(PYTEST) -n 4 --dist worksteal -p tests.eager
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

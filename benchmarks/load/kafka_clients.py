@@ -4,6 +4,7 @@ Sides: `ours`, `confluent` and `aiokafka`. Each figure has the rate and the CPU 
 """
 
 import asyncio
+import inspect
 import itertools
 import json
 import os
@@ -386,7 +387,7 @@ def main(side: str, text: str) -> None:
     """Run one command and print its figures after the lines `begin` and `end`, which say when CPU time counts."""
     command = json.loads(text)
     work = WORK[side, command["op"]]
-    found = uvloop.run(work(command)) if asyncio.iscoroutinefunction(work) else work(command)
+    found = uvloop.run(work(command)) if inspect.iscoroutinefunction(work) else work(command)
     print(json.dumps(found), flush=True)
 
 

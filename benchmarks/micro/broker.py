@@ -10,8 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from benchmarks.micro.sink import Sink
 from benchmarks.report import spread, write_result
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.net.server import ServerConnection
@@ -27,31 +28,6 @@ IN_BATCH = 100
 # As many messages of 1 KiB as a batch of AutoBatch has at most while the broker is behind.
 IN_GROWN_BATCH = 240
 ROUNDS = 5
-
-
-class _Sink(asyncio.Transport):
-    """Takes every byte at once."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 50_000) if name == "peername" else default
-
-    def writelines(self, list_of_data: Any) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        pass
 
 
 def single(number: int) -> bytes:
@@ -112,7 +88,7 @@ async def measure(directory: Path) -> dict[str, Any]:
     broker.topics.create_internal("bench", QUEUES)
     broker.topics.create_internal("inner", QUEUES, attributes={"queue.type": "BatchCQ"})
     conn = ServerConnection(asyncio.get_running_loop(), broker._server)
-    conn.connection_made(_Sink())
+    conn.connection_made(cast("asyncio.Transport", Sink(("127.0.0.1", 50_000))))
     work = (
         ("send_64_in_flight", b"".join(map(single, range(IN_FLIGHT))), IN_FLIGHT, 400),
         ("send_batch_of_100", b"".join(map(batch, range(4))), 4 * IN_BATCH, 60),

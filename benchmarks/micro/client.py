@@ -11,10 +11,11 @@ import hashlib
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import cast
 
 import uvloop
 
+from benchmarks.micro.sink import Sink
 from benchmarks.report import spread, write_result
 from sprocketmq import Batching, Credentials, Message, Producer, sync
 from sprocketmq.client.loop_bound import OPEN
@@ -40,37 +41,12 @@ CREDENTIALS = Credentials("alice", "a secret of thirty-two characters")
 BATCH_BYTES = 32 << 10
 
 
-class _Sink(asyncio.Transport):
-    """Takes every byte at once."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 10_911) if name == "peername" else default
-
-    def writelines(self, list_of_data: Any) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class _Answering(Connection):
     """A connection that answers each request in the next turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, login: Login | None) -> None:
         super().__init__(loop, ADDRESS, ReceiveBuffer(), expected="broker", login=login)
-        self.connection_made(_Sink())
+        self.connection_made(cast("asyncio.Transport", Sink(("127.0.0.1", 10_911))))
         self._asked: list[int] = []
         ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "123456"}
         head, _, tail = encode_command(Command(0, flag=FLAG_RESPONSE, opaque=1_000_000_000, ext=ext)).partition(b"1000000000")

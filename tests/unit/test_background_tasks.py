@@ -68,7 +68,8 @@ BARE = {
 
 def bare_tasks(file: Path) -> list[str]:
     calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-    return [f"{file}:{call.lineno}" for call in calls if getattr(call.func, "attr", "") in ("create_task", "ensure_future")]
+    names = {call: getattr(call.func, "attr", "") or getattr(call.func, "id", "") for call in calls}
+    return [f"{file}:{call.lineno}" for call, name in names.items() if name in ("create_task", "ensure_future", "begin_soon")]
 
 
 def test_tasks_are_made_in_one_place():

@@ -154,6 +154,7 @@ INSIDE: dict[str, dict[str, str]] = {
         "unit/test_background_tasks.py": "_fut_waiter",
     },
     "something inside is damaged, lost, broken or replaced on purpose": {
+        "eager.py": "_enter_task _leave_task",
         "spark/test_demo.py": "_left_running _write",
         "spark/test_session.py": "_home",
         "unit/broker/test_batch_topics.py": "_topics",

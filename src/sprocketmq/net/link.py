@@ -1,7 +1,7 @@
 """One TCP connection that carries frames: the part that client and server share.
 
 Bytes are received into a buffer that all connections of a loop share. The commands of one read are handled together, and the frames
-written meanwhile leave in one ``writelines``.
+written meanwhile leave in one call.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ class Link(asyncio.BufferedProtocol):
         "_flush_scheduled",
         "_frames",
         "_in_batch",
+        "_joins_writes",
         "_loop",
         "_out",
         "_out_bytes",
@@ -72,6 +73,7 @@ class Link(asyncio.BufferedProtocol):
         self._in_batch = False
         # Set by subclasses: the next frame does not wait for the end of the turn, which would cost another turn of the loop.
         self._write_at_once = False
+        self._joins_writes = False
         # With TLS: what was written while the socket accepts no more; made by the first write.
         self._encrypted = False
         self._unencrypted: deque[memoryview] | None = None
@@ -90,6 +92,10 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._encrypted = transport.get_extra_info("sslcontext") is not None
+        # With ``writelines`` of asyncio's own transports, Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never pause the writer
+        # (CVE-2024-12254), and later releases leave a closed socket with the selector when the peer has just gone (gh-136234).
+        # Python 3.11 joins there itself.
+        self._joins_writes = isinstance(transport, asyncio.Transport)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -205,6 +211,8 @@ class Link(asyncio.BufferedProtocol):
             self.last_active = self._loop.time()
             if self._encrypted:
                 self._encrypt(out)
+            elif self._joins_writes:
+                self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)
 

@@ -9,7 +9,8 @@ an error. A task that has to live as long as its owner is started again::
     background.spawn(self._answer(request), "an answer")       # runs once
     await background.close()                                   # cancelled by the owner: nothing is logged
 
-Several tasks can wait for one by ``share`` or ``settled``: cancelling a waiter then cancels nothing else.
+Several tasks can wait for one by ``share`` or ``settled``: cancelling a waiter then cancels nothing else. All begin in the loop's next turn
+(``begin_soon``), so that whoever creates a task can note it before it runs.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ class Background:
 
     def spawn(self, work: Coroutine[Any, Any, _T], name: str, *, awaited: bool = False) -> "asyncio.Task[_T]":
         """Run ``work`` once, until it ends or the owner closes. A failure is logged, unless ``awaited``: others wait for the task."""
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.owner}: {name}")
+        task = begin_soon(asyncio.get_running_loop(), work, name=f"{self.owner}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._heard if awaited else self._ended)
         return task
@@ -182,7 +183,7 @@ class Kept:
             self._cancelled = False
             log.error("%s: %s was cancelled by code that does not own it; it runs again", self._background.owner, self.name)
         self._began = self._loop.time()
-        self.task: asyncio.Task[None] = self._loop.create_task(self._work(), name=f"{self._background.owner}: {self.name}")
+        self.task: asyncio.Task[None] = begin_soon(self._loop, self._work(), name=f"{self._background.owner}: {self.name}")
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
@@ -199,6 +200,16 @@ class Kept:
             log.error("%s: %s failed, it runs again in %g s", self._background.owner, self.name, self._pause_s, exc_info=error)
         self._timer = self._loop.call_later(self._pause_s, self._run)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+
+def begin_soon(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T], name: str | None = None) -> "asyncio.Task[_T]":
+    """Create a task that begins in the loop's next turn, also where the program's task factory would begin it at once.
+
+    ``asyncio.eager_task_factory`` of Python 3.12 does so: a task could end, and look itself up, before its creator has it.
+    """
+    if loop.get_task_factory() is None:
+        return loop.create_task(work, name=name)
+    return asyncio.Task(work, loop=loop, name=name)
 
 
 def _current_task() -> "asyncio.Task[Any] | None":

@@ -204,7 +204,7 @@ def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
 
 def _unhex(text: str, what: str) -> bytes:
     if len(text) not in (32, 56) or not text.isalnum():
-        raise RemoteProtocolError(f"{text[:64]!r} is not a {what}: it has 32 or 56 hex digits")
+        raise RemoteProtocolError(f"{repr(text)[:66]} is not a {what}: it has 32 or 56 hex digits")
     try:
         return bytes.fromhex(text)
     except ValueError:

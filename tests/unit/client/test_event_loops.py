@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import uvloop
+from tests import eager
 from tests.inside import instance_of
 
 from sprocketmq import AdminClient, Batching, Message, MessageQueue, Producer, PullConsumer, PushConsumer, sync
@@ -339,6 +340,35 @@ work()
     assert done.returncode == 0
     assert done.stderr.count(b"ResourceWarning: unclosed sync.Producer of group 'pg'") == 1
     assert len(mq.messages("last")) == 100
+
+
+@pytest.mark.parametrize("kind", PRODUCERS)
+async def test_clients_work_where_tasks_begin_at_once(mq, kind):
+    """As with ``asyncio.eager_task_factory``."""
+    asyncio.get_running_loop().set_task_factory(eager.factory)
+    topic, handled = f"eager-{kind.replace(' ', '-')}", asyncio.Queue()
+    mq.create_topic(topic, queues=2)
+
+    async def handle(messages) -> None:
+        for message in messages:
+            handled.put_nowait(message.body)
+
+    async with make(kind, mq) as producer, PushConsumer("cg-eager", topic, namesrv=mq.namesrv, consume_from="first") as consumer:
+        listening = consumer.listen(handle)
+        bodies = [b"%d" % n for n in range(100)]
+        await asyncio.gather(*(producer.send(Message(topic, body)) for body in bodies[:50]))
+        for body in bodies[50:]:
+            producer.submit(Message(topic, body))
+        await producer.flush()
+        assert sorted([await handled.get() for _ in bodies]) == sorted(bodies)
+        listening.cancel()
+    assert handled.empty()
+    async with PullConsumer("cg-eager-pulls", namesrv=mq.namesrv, consume_from="first") as consumer:
+        await consumer.subscribe(topic)
+        polled: list[bytes] = []
+        while len(polled) < len(bodies):
+            polled += [message.body for message in await consumer.poll()]
+    assert sorted(polled) == sorted(bodies)
 
 
 def test_a_client_left_open_in_a_global_makes_no_noise_but_its_warning(mq):

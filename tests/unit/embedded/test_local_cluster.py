@@ -331,6 +331,9 @@ async def test_a_cluster_whose_start_is_cancelled_is_stopped():
     assert not cluster.store.exists()
 
 
+@pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 2), reason="this Python starts no thread, as a stop needs, once a program is ending"
+)
 @pytest.mark.parametrize("in_process", [True, False])
 def test_a_cluster_left_running_is_stopped_at_the_end_of_the_program(tmp_path, in_process):
     code = f"""

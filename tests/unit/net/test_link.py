@@ -602,6 +602,18 @@ async def test_a_client_that_reads_no_answers_is_cut_off_before_they_take_much_m
     await server.stop()
 
 
+async def test_writelines_of_asyncios_own_transports_is_not_used(served, pool, monkeypatch):
+    """It never pauses the writer in some releases of Python."""
+
+    def writelines(self, buffers):
+        raise AssertionError(f"writelines of {len(buffers)} buffers")
+
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "writelines", writelines)
+    conn = await pool.get(served[2])
+    answers = await asyncio.gather(*(conn.request(ECHO, body=b"x" * size, timeout_s=60) for size in (1, 100_000, 1)))
+    assert [len(answer.body) for answer in answers] == [1, 100_000, 1]
+
+
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1", "1.2.3.4:１２"])
 def test_what_is_no_address_is_named(text):
     with pytest.raises(ConfigError, match="is not an address"):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from tests import eager
 
 from sprocketmq.errors import ClientClosed, ConnectionLost
 from sprocketmq.net import tasks
@@ -140,6 +141,15 @@ async def test_work_that_runs_once_and_fails_or_is_cancelled_is_logged(backgroun
     cancelled.cancel()
     await eventually(lambda: len(errors(caplog)) == 2)
     assert errors(caplog) == ["owner: first failed", "owner: second was cancelled by code that does not own it: its work is not done"]
+
+
+async def test_tasks_begin_in_the_next_turn_whatever_factory_the_program_has(background):
+    asyncio.get_running_loop().set_task_factory(eager.factory)
+    spawned, kept = Work(), Work()
+    background.spawn(spawned(), "first")
+    background.keep("second", kept)
+    assert (spawned.runs, kept.runs) == (0, 0)
+    await eventually(lambda: (spawned.runs, kept.runs) == (1, 1))
 
 
 # --- tasks that several wait for ---

@@ -12,6 +12,7 @@ from sprocketmq.client.consume.received_batch import ReceivedBatch
 from sprocketmq.client.hook_calls import HandlerCall, HookCalls
 from sprocketmq.clock import Clock
 from sprocketmq.errors import ConfigError
+from sprocketmq.net.tasks import begin_soon
 from sprocketmq.protocol.bodies import ConsumeDirectlyResult
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.records import ReceivedMessage
@@ -159,7 +160,7 @@ class _Crew:
     def grow(self) -> None:
         """Start a worker, unless there are enough."""
         if len(self.workers) < self._limit:
-            worker = asyncio.ensure_future(self._work())
+            worker = begin_soon(asyncio.get_running_loop(), self._work())
             self.workers.add(worker)
             worker.add_done_callback(self._note)
 
