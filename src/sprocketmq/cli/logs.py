@@ -188,11 +188,6 @@ class LogWriter(logging.Handler):
         self._thread = threading.Thread(target=self._run, name="sprocketmq-log", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """How many lines the thread has not taken yet."""
-        return self._lines.qsize()
-
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it."""
         try:
