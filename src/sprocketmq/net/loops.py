@@ -16,6 +16,7 @@ Coroutines are made on the loop. One made by the caller would never be awaited i
 import _thread
 import asyncio
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -47,6 +48,18 @@ def ends_program(error: BaseException) -> bool:
     That is so in the main thread only: in another one it would end the loop alone, and with it what all its other users wait for.
     """
     return not isinstance(error, Exception | asyncio.CancelledError) and threading.current_thread() is threading.main_thread()
+
+
+def _replaced_threads() -> str | None:
+    """Return which library has replaced Python's threads in this process, and the call that leaves them, or None."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and any(map(gevent.is_module_patched, ("_thread", "threading", "queue", "select"))):
+        library, call = "gevent", "gevent.monkey.patch_all(thread=False, queue=False, select=False)"
+    elif (eventlet := sys.modules.get("eventlet.patcher")) is not None and any(map(eventlet.is_monkey_patched, ("thread", "select"))):
+        library, call = "eventlet", "eventlet.monkey_patch(thread=False, select=False)"
+    else:
+        return None
+    return f"{library} has replaced Python's threads; leave them as they are: {call}"
 
 
 class _Alarm:
@@ -113,7 +126,12 @@ class LoopThread:
         self._stopping = False
 
     def start(self) -> Self:
-        """Start the thread. Raises RuntimeError when the process may have no more threads."""
+        """Start the thread. Raises RuntimeError when the process may have no more threads, and ConfigError when it has none of Python's.
+
+        An event loop in a thread of gevent or eventlet would stop all of them.
+        """
+        if (replaced := _replaced_threads()) is not None:
+            raise ConfigError(f"the thread {self.name} cannot start: {replaced}")
         self.loop = new_event_loop()
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:

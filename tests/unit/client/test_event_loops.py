@@ -371,6 +371,56 @@ async def test_clients_work_where_tasks_begin_at_once(mq, kind):
     assert sorted(polled) == sorted(bodies)
 
 
+def test_blocking_clients_work_beside_greenlets_that_left_threads_as_they_are(mq):
+    mq.create_topic("greenlets", queues=1)
+    program = f"""
+from gevent import monkey
+import sys
+exec("monkey." + sys.argv[1])
+import gevent, time
+from gevent.event import Event
+from sprocketmq import Message, sync
+
+turns, handled, all_handled = 0, [], Event()
+
+def turn():
+    global turns
+    while True:
+        turns += 1
+        gevent.sleep(0.001)
+
+def wait_for(count):
+    while len(handled) < count:
+        gevent.sleep(0.001)
+    all_handled.set()
+
+gevent.spawn(turn)
+with sync.Producer("pg", namesrv={mq.namesrv!r}) as producer:
+    threads = gevent.get_hub().threadpool
+    sends = [gevent.spawn(producer.send, Message("greenlets", b"a")) for _ in range(50)]
+    sends += [gevent.spawn(threads.apply, producer.send, (Message("greenlets", b"b"),)) for _ in range(50)]
+    gevent.joinall(sends, raise_error=True)
+
+def handle(batch):
+    time.sleep(0)
+    handled.extend(message.body for message in batch)
+
+with sync.PushConsumer("cg-greenlets", "greenlets", namesrv={mq.namesrv!r}, consume_from="first") as consumer:
+    consumer.listen(handle)
+    gevent.spawn(wait_for, 100)
+    all_handled.wait()
+print(sorted(handled) == [b"a"] * 50 + [b"b"] * 50, turns > 0)
+"""
+    for call, code, said, error in (
+        ("patch_all(thread=False, queue=False, select=False)", 0, "True True\n", ""),
+        ("patch_all()", 1, "", "gevent.monkey.patch_all(thread=False, queue=False, select=False)\n"),
+    ):
+        done = subprocess.run([sys.executable, "-c", program, call], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout) == (code, said), done.stderr
+        assert done.stderr.endswith(error)
+        assert "Exception" not in done.stderr
+
+
 def test_a_client_left_open_in_a_global_makes_no_noise_but_its_warning(mq):
     program = f"""
 import asyncio

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,6 +142,20 @@ def test_a_loop_stops_itself_without_waiting(thread):
 
     thread.submit(stops).result(60)
     wait_until(thread.loop.is_closed)
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "library"),
+    [("gevent.monkey", "is_module_patched", "gevent"), ("eventlet.patcher", "is_monkey_patched", "eventlet")],
+)
+def test_no_loop_starts_in_a_thread_of_another_library(monkeypatch, module, asked, library):
+    """The loop would stop all greenlets. ``tests/unit/client/test_event_loops.py`` has a program with gevent."""
+    replaced = {"thread", "threading"}
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{asked: replaced.__contains__}))
+    with pytest.raises(ConfigError, match=f"cannot start: {library} has replaced Python's threads; leave them as they are: {library}"):
+        LoopThread("loop").start()
+    replaced.clear()
+    LoopThread("loop").start().stop()
 
 
 def test_a_thread_that_was_never_started_stops():
