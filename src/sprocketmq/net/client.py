@@ -82,6 +82,7 @@ class Connection(Link):
         "address",
         "expected",
         "gone",
+        "peer_version",
     )
 
     def __init__(
@@ -106,6 +107,8 @@ class Connection(Link):
         self._sweep_at = 0.0
         self._sweep: asyncio.TimerHandle | None = None
         self._failure: SprocketError | None = None
+        # The version in the peer's first answer, as Apache numbers its releases; 0 before it.
+        self.peer_version: int = 0
         # Resolved when the connection has ended and its socket is closed.
         self.gone: asyncio.Future[None] = loop.create_future()
 
@@ -180,6 +183,8 @@ class Connection(Link):
     def _handle(self, commands: list[Command]) -> None:
         pop = self._pending.pop
         login = self._login
+        if not self.peer_version:
+            self.peer_version = max(1, commands[0].version)
         for command in commands:
             if command.body:  # the receive buffer is reused, and commands outlive this call
                 command.body = bytes(command.body)

@@ -302,11 +302,11 @@ async def fake_cluster(brokers: int = 1, *topics: str):
         await cluster.stop()
 
 
-def answer(code: int, remark: str = "") -> Script:
+def answer(code: int, remark: str = "", body: bytes = b"") -> Script:
     """Answer one request with a code."""
 
     def step(conn: ServerConnection, command: Command) -> bool:
-        conn.respond(command, code, remark=remark)
+        conn.respond(command, code, remark=remark, body=body)
         return True
 
     return step

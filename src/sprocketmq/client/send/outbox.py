@@ -12,6 +12,7 @@ from dataclasses import replace
 from sprocketmq.client.hook_calls import HookCalls, SendCall
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.loop_bound import OPEN
+from sprocketmq.client.send.batch_headers import BatchHeaders
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
 from sprocketmq.client.send.requests import SendRequest, queue_is_gone, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
@@ -85,6 +86,7 @@ class Outbox:
         self._retries = retries
         self._retry_not_ok = retry_another_broker_when_not_store_ok
         self._now_ms = instance.clock.time_ms
+        self._batch_headers = BatchHeaders(instance.client_id)
         # Requests that wait for their topic's route or for a connection, in order; each has a task.
         self._backlogs: dict[str, deque[SendRequest]] = {}
 
@@ -119,7 +121,7 @@ class Outbox:
                     self.failed(request, e)
                     return
             conn = self._brokers.peek(target.address)
-            if conn is not None:
+            if conn is not None and (not request.batch or self._batch_headers.known(conn, topic)):
                 self._write(request, target, conn, now)
                 return
         if request.in_order:
@@ -149,7 +151,8 @@ class Outbox:
         if born is None:
             born = self._now_ms()
         batch = request.batch
-        ext = HEADER % (target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, request.properties)
+        properties = self._batch_headers.properties(conn, request.topic, request.properties) if batch else request.properties
+        ext = HEADER % (target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, properties)
         try:
             conn.request_for(request, _BATCH if batch else _SINGLE, ext=ext, body=request.body, timeout_s=request.deadline - now)
         except SprocketError as e:
@@ -211,6 +214,8 @@ class Outbox:
             if address in unreachable and peek(address) is None:
                 raise copy_error(unreachable[address])
             conn = peek(address) or await self.connect(address, request.deadline)
+            if request.batch and not self._batch_headers.known(conn, request.topic):
+                await self._batch_headers.ask(conn, request.topic, self._patience(request.deadline))
             now = self.loop.time()
             if request.deadline <= now:
                 raise SendTimeout(address, request.timeout_s)
@@ -255,13 +260,17 @@ class Outbox:
         It waits a second, or a third of the time left until ``deadline`` if that is more: a broker that does not even refuse must leave
         time for another. The attempt itself goes on, and a later call may find it successful.
         """
-        remaining = max(0.0, deadline - self.loop.time())
-        limit = min(remaining, max(CONNECT_PATIENCE_S, remaining / 3))
+        limit = self._patience(deadline)
         try:
             async with asyncio.timeout(limit):
                 return await self._brokers.get(address)
         except TimeoutError:
             raise ConnectFailed(address, "broker", f"no answer within {limit:.2g} s") from None
+
+    def _patience(self, deadline: float) -> float:
+        """Return for how many seconds a broker may keep a request that is not sent yet: others may take it before ``deadline``."""
+        remaining = max(0.0, deadline - self.loop.time())
+        return min(remaining, max(CONNECT_PATIENCE_S, remaining / 3))
 
     # --- requests that wait in order ---
 

@@ -91,7 +91,7 @@ def read_failure(outcome: SprocketError | Command, address: str, topic: str, *, 
     if isinstance(error, AccessRefused):
         return Failure(error, renewed, False)
     weakly_stored = code in STATUSES
-    passing = weakly_stored or code in RETRY_CODES
+    passing = weakly_stored or (code in RETRY_CODES and not queue_is_gone(outcome))
     about_topic = code in _TOPIC_CODES
     if passing and not about_topic:
         error = BrokerBusy(code, outcome.remark, address=address)
@@ -99,8 +99,9 @@ def read_failure(outcome: SprocketError | Command, address: str, topic: str, *, 
 
 
 def queue_is_gone(answer: SprocketError | Command) -> bool:
-    """Return whether an answer refuses the queue: the topic has fewer than the client believed."""
-    return isinstance(answer, Command) and answer.code == ResponseCode.INVALID_PARAMETER and "queueId[" in (answer.remark or "")
+    """Return whether an answer refuses the queue: the topic has fewer than the client believed. Brokers before 5.4 answer SYSTEM_ERROR."""
+    codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
+    return isinstance(answer, Command) and answer.code in codes and "queueId[" in (answer.remark or "")
 
 
 class Listener(Protocol):

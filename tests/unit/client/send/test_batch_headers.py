@@ -1,0 +1,103 @@
+"""Batches at brokers of Apache's before 5.4, which append the properties of a batch to those of each message that they store by itself."""
+
+from functools import partial
+
+import pytest
+from fake_cluster import FakeBroker, answer, silence
+
+from sprocketmq import Batching, Message, MessageQueue, Producer
+from sprocketmq.errors import BrokerError, ConnectFailed
+from sprocketmq.net import server
+from sprocketmq.protocol.bodies import TopicConfig
+from sprocketmq.protocol.codes import RequestCode as Q
+from sprocketmq.protocol.codes import ResponseCode as R
+from sprocketmq.protocol.command import encode_head
+from sprocketmq.protocol.headers import SendMessageV2
+from sprocketmq.protocol.properties import decode_properties
+
+V4_9_7, V5_3_3, V5_4_0 = 407, 479, 493
+BATCH = [Message("t", b"%d" % n, tag="A", keys=[f"k{n}"]) for n in range(3)]
+
+
+@pytest.fixture
+def version(monkeypatch):
+    """Let servers of this process say that they are of a version."""
+    return lambda number: monkeypatch.setattr(server, "encode_head", partial(encode_head, version=number))
+
+
+def described(broker: FakeBroker, **attributes: str) -> None:
+    """Answer the next question about the topic."""
+    broker.script(Q.GET_TOPIC_CONFIG, answer(R.SUCCESS, body=TopicConfig("t", attributes=attributes).encode()))
+
+
+def sent(broker: FakeBroker) -> list[dict[str, str]]:
+    """Return the properties of the batches that a broker got."""
+    return [
+        decode_properties(command.header(SendMessageV2).properties.encode())
+        for command in broker.seen
+        if command.code == Q.SEND_BATCH_MESSAGE
+    ]
+
+
+@pytest.mark.parametrize("batching", [None, Batching(max_delay_ms=1)])
+async def test_a_new_broker_is_asked_for_its_version_only(cluster, version, batching):
+    version(V5_4_0)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=batching) as producer:
+        for _ in range(2):
+            await producer.send_batch(BATCH)
+    assert [set(properties) for properties in sent(cluster.broker)] == [{"KEYS", "TAGS", "WAIT", "UNIQ_KEY"}] * 2
+    assert cluster.broker.count(Q.GET_TOPIC_CONFIG) == 0
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("number", [V4_9_7, V5_3_3])
+async def test_an_older_one_gets_no_properties_for_a_plain_topic(cluster, version, number, wait):
+    version(number)
+    if number == V5_3_3:
+        described(cluster.broker)
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        for _ in range(2):
+            await producer.send_batch([Message(m.topic, m.body, tag=m.tag, keys=m.keys, wait_store_ok=wait) for m in BATCH])
+    assert sent(cluster.broker) == [{"WAIT": str(wait).lower()}] * 2
+    assert cluster.broker.count(Q.GET_TOPIC_CONFIG) == 1
+
+
+async def test_an_older_one_gets_them_for_a_topic_that_keeps_batches_whole(cluster, version):
+    version(V5_3_3)
+    described(cluster.broker, **{"queue.type": "BatchCQ"})
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        await producer.send_batch(BATCH)
+    (properties,) = sent(cluster.broker)
+    assert (properties["KEYS"], properties["TAGS"]) == ("k0 k1 k2", "A")
+
+
+async def test_messages_sent_at_once_are_in_order_while_the_broker_is_asked(cluster, version):
+    version(V5_3_3)
+    described(cluster.broker)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=Batching(max_delay_ms=1)) as producer:
+        queue = MessageQueue("t", "broker-a", 0)
+        for n in range(100):
+            producer.submit(Message("t", b"%d" % n, queue=queue))
+        await producer.flush()
+        last = await producer.send(Message("t", b"last", queue=queue))
+    assert last.queue_offset == 100
+    assert len(cluster.broker.queues["t", 0]) == 101
+
+
+async def test_a_broker_that_does_not_say_what_it_is_has_stored_nothing(cluster):
+    cluster.broker.script(Q.HEART_BEAT, *[silence] * 100)
+    async with Producer("pg", namesrv=cluster.namesrv.address, retries=0) as producer:
+        with pytest.raises(ConnectFailed):
+            await producer.send_batch(BATCH, timeout_s=1)
+    assert sent(cluster.broker) == []
+
+
+async def test_a_queue_that_is_gone_is_given_up_whatever_the_code_of_the_answer(cluster):
+    remark = "request queueId[3] is illegal, TopicConfig [topicName=t, writeQueueNums=1]"
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        cluster.broker.script(Q.SEND_MESSAGE_V2, answer(R.SYSTEM_ERROR, remark=remark))
+        await producer.send(Message("t", b"x"))
+        cluster.broker.script(Q.SEND_MESSAGE_V2, answer(R.SYSTEM_ERROR, remark=remark))
+        with pytest.raises(BrokerError, match="illegal"):
+            await producer.send(Message("t", b"x", queue=MessageQueue("t", "broker-a", 3)))
+    assert cluster.broker.count(Q.SEND_MESSAGE_V2) == 3
