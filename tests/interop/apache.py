@@ -30,6 +30,9 @@ from typing import IO, Any, Self, TypedDict, Unpack
 from tests.ports import LOOPBACK, free_ports
 
 VERSION = "5.5.0"
+# Those of nameservers and brokers, and of Java clients; the admin tool and what our driver is compiled with stay as they are.
+SERVER_VERSION = os.environ.get("SPROCKETMQ_APACHE_SERVERS", VERSION)
+CLIENT_VERSION = os.environ.get("SPROCKETMQ_APACHE_CLIENT", VERSION)
 HERE = Path(__file__).parent / "java"
 POM = HERE / "pom.xml"
 DRIVER = tuple(sorted(HERE.glob("*.java")))
@@ -88,10 +91,10 @@ def tool(name: str) -> str:
     return found
 
 
-def cache_dir() -> Path:
-    """Return the directory outside the tree that keeps the jars and compiled drivers of this version."""
+def cache_dir(version: str = VERSION) -> Path:
+    """Return the directory outside the tree that keeps the jars and compiled drivers of a version."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "sprocketmq" / f"apache-rocketmq-{VERSION}"
+    return Path(base) / "sprocketmq" / f"apache-rocketmq-{version}"
 
 
 @contextlib.contextmanager
@@ -102,12 +105,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def jars() -> Path:
+def jars(version: str = VERSION) -> Path:
     """Return the directory of the jars, resolving them with Maven the first time (about 100 MB). Raises ApacheUnavailable."""
-    return resolved(POM, cache_dir(), f"rocketmq-broker-{VERSION}.jar", f"Apache RocketMQ {VERSION}")
+    return resolved(POM, cache_dir(version), f"rocketmq-broker-{version}.jar", f"Apache RocketMQ {version}", version)
 
 
-def resolved(pom: Path, cache: Path, expected: str, what: str) -> Path:
+def resolved(pom: Path, cache: Path, expected: str, what: str, version: str = VERSION) -> Path:
     """Return the directory in ``cache`` with the jars that ``pom`` names, among them ``expected``. Raises ApacheUnavailable."""
     library = cache / "lib"
     with locked(cache / "lock"):
@@ -117,7 +120,17 @@ def resolved(pom: Path, cache: Path, expected: str, what: str) -> Path:
         partial = Path(tempfile.mkdtemp(prefix="resolving-", dir=cache))
         try:
             goal = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
-            command = [maven, "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"]
+            command = [
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                goal,
+                f"-DoutputDirectory={partial}",
+                "-DincludeScope=runtime",
+                f"-Drocketmq.version={version}",
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             if done.returncode != 0 or not (partial / expected).exists():
                 raise ApacheUnavailable(f"Maven could not resolve {what}:\n{(done.stdout + done.stderr)[-2000:]}")
@@ -288,6 +301,9 @@ def cluster_info(namesrv: str, tls: ssl.SSLContext | None = None, login: Login |
 
 def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
     home.mkdir(parents=True, exist_ok=True)
+    for server in ("namesrv", "broker"):  # versions before 5.1 read it and need it
+        (home / "conf").mkdir(exist_ok=True)
+        (home / "conf" / f"logback_{server}.xml").write_text("<configuration/>")
     config = home / "settings.conf"
     config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return config
@@ -300,7 +316,9 @@ class ApacheNamesrv(JavaProcess):
         self.port = free_ports()
         self.address = f"{LOOPBACK}:{self.port}"
         config = _write_config(home, {"listenPort": str(self.port), "bindAddress": LOOPBACK})
-        super().__init__("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=home, flags=flags)
+        super().__init__(
+            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=home, flags=flags, library=jars(SERVER_VERSION)
+        )
         self.wait_for("boot success")
 
 
@@ -350,7 +368,8 @@ class ApacheBroker(JavaProcess):
             "autoCreateTopicEnable": "true",
         }
         config = _write_config(home, base | dict(unhurried) | dict(settings))
-        super().__init__("org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=home, flags=flags)
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        super().__init__(main, "-c", str(config), home=home, flags=flags, library=jars(SERVER_VERSION))
         self.wait_for("boot success")
         self._wait_registered(namesrv, tls, login)
 
@@ -401,7 +420,10 @@ class JavaClient(JavaProcess):
     """
 
     def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
-        super().__init__("Driver", home=home, flags=flags, extra_path=str(driver_classes()), stdin=True)
+        # What the driver needs beside the client. A method that an older client does not have is missed when it is called.
+        own = [driver_classes(), *jars().glob("fastjson2-*.jar")]
+        path = os.pathsep.join(map(str, own))
+        super().__init__("Driver", home=home, flags=flags, extra_path=path, stdin=True, library=jars(CLIENT_VERSION))
         self.login: Login | None = None
         self._last = 0
         self._lock = threading.Lock()
