@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sprocketmq import AdminClient, Producer
 from sprocketmq.client import nameservers
 from sprocketmq.net.client import ConnectionPool
+from sprocketmq.testing import wait_until
 
 MOMENT_S = 0.02
 
@@ -34,6 +38,16 @@ def next_millisecond() -> int:
     while (now := time.time_ns() // 1_000_000) <= before:
         time.sleep(0.0005)
     return now
+
+
+def freeze(pid: int) -> None:
+    """Stop a process by SIGSTOP, and return when none of its threads runs any more: on a busy machine each goes on for a while.
+
+    ``SIGCONT`` lets it go on.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    wait_until(lambda: all("\nState:\tT" in (thread / "status").read_text() for thread in threads.iterdir()))
 
 
 def be_patient(patch: pytest.MonkeyPatch) -> None:

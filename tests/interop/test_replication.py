@@ -29,6 +29,7 @@ from tests.interop.replicating import (
     saved,
 )
 from tests.interop.test_replication_takeover import QUEUES, read_on
+from tests.waiting import freeze
 
 from sprocketmq import sync
 from sprocketmq.protocol.records import pack_host
@@ -106,7 +107,7 @@ def test_apaches_slave_of_our_sync_master(home: Path, java: apache.JavaClient, o
     assert sum(end for queue, (_, end) in queues.items() if queue.startswith(topics.batch)) == 250
     assert [line for line in complaints(slave) if not EXPECTED_WARNINGS.search(line)] == []
 
-    slave.process.send_signal(signal.SIGSTOP)
+    freeze(slave.process.pid)
     assert status() == "FLUSH_SLAVE_TIMEOUT"
     slave.process.send_signal(signal.SIGCONT)
     caught_up(slave, master)
@@ -200,7 +201,7 @@ def test_our_slave_acknowledges_to_apaches_sync_master(
         return [result["status"] for result in java.send(namesrv, messages(topic, numbers))]
 
     assert statuses(range(20)) == ["SEND_OK"] * 20
-    slave.process.send_signal(signal.SIGSTOP)
+    freeze(slave.process.pid)
     assert statuses(range(20, 21)) == ["FLUSH_SLAVE_TIMEOUT"]
     slave.process.send_signal(signal.SIGCONT)
     assert_same_logs(slave, master)

@@ -12,7 +12,7 @@ import sys
 import termios
 
 import pytest
-from tests.waiting import next_millisecond
+from tests.waiting import freeze, next_millisecond
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.errors import EXIT_USAGE
@@ -308,7 +308,7 @@ def test_a_produce_that_is_stopped_twice_does_not_wait_for_answers_and_counts_th
         writer.stdin.flush()
         cluster.messages(topic, count=1)
         (broker,) = cluster.pids
-        os.kill(broker, signal.SIGSTOP)  # it takes requests, and answers none
+        freeze(broker)  # it takes requests, and answers none
         try:
             writer.stdin.write(b"two\n")
             writer.stdin.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.scraping import scrape
+from tests.waiting import freeze
 
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
@@ -91,7 +92,7 @@ def test_one_page_has_the_metrics_of_all_processes(serving, tmp_path):
 def test_the_page_leaves_out_a_broker_that_does_not_answer_and_shows_it_as_down(serving, tmp_path):
     server = serving("serve", "--brokers", "2", *FREE, "--metrics", "0", "--store", str(tmp_path))
     address, pid = server.address["metrics"], children(server.process.pid)["broker-b"]
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         found = page(address)
     finally:
