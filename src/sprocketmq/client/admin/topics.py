@@ -10,6 +10,7 @@ from sprocketmq.errors import (
     ConfigError,
     InvalidName,
     RetriableError,
+    TopicNotFound,
 )
 from sprocketmq.net.tasks import all_of
 from sprocketmq.protocol.bodies import (
@@ -80,6 +81,8 @@ class TopicAdmin(SingleBrokerAdmin):
     async def _create_on(self, address: str, topic: str, queues: int, perm: int, attributes: Mapping[str, str]) -> None:
         if attributes:
             there = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, to_ext(TopicRequest(topic)))
+            if there.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise ConfigError(f"topics of the broker at {address} have no attributes: Apache's have them from 5.0 on")
             if there.code == ResponseCode.SUCCESS:
                 has = TopicConfig.decode(there.body).attributes
                 attributes = {name: value for name, value in attributes.items() if has.get(name) != value}
@@ -114,7 +117,12 @@ class TopicAdmin(SingleBrokerAdmin):
         configs = {}
         for name, address in route.readers.items():
             response = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, to_ext(TopicRequest(topic)))
-            configs[name] = TopicConfig.decode(self._expect_success(response, address, topic).body)
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # by Apache's brokers before 5.0
+                if (config := (await self.topic_configs_on(address)).get(topic)) is None:
+                    raise TopicNotFound(topic, broker=name)
+                configs[name] = config
+            else:
+                configs[name] = TopicConfig.decode(self._expect_success(response, address, topic).body)
         return configs
 
     async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
