@@ -30,9 +30,6 @@ from typing import IO, Any, Self, TypedDict, Unpack
 from tests.ports import LOOPBACK, free_ports
 
 VERSION = "5.5.0"
-# Those of nameservers and brokers, and of Java clients; the admin tool and what our driver is compiled with stay as they are.
-SERVER_VERSION = os.environ.get("SPROCKETMQ_APACHE_SERVERS", VERSION)
-CLIENT_VERSION = os.environ.get("SPROCKETMQ_APACHE_CLIENT", VERSION)
 HERE = Path(__file__).parent / "java"
 POM = HERE / "pom.xml"
 DRIVER = tuple(sorted(HERE.glob("*.java")))
@@ -312,13 +309,11 @@ def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
 class ApacheNamesrv(JavaProcess):
     """Apache's nameserver on a free port; ready when constructed."""
 
-    def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
+    def __init__(self, home: Path, flags: Sequence[str] = SMALL, version: str = VERSION) -> None:
         self.port = free_ports()
         self.address = f"{LOOPBACK}:{self.port}"
         config = _write_config(home, {"listenPort": str(self.port), "bindAddress": LOOPBACK})
-        super().__init__(
-            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=home, flags=flags, library=jars(SERVER_VERSION)
-        )
+        super().__init__("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=home, flags=flags, library=jars(version))
         self.wait_for("boot success")
 
 
@@ -346,6 +341,7 @@ class ApacheBroker(JavaProcess):
         settings: Mapping[str, str] = SMALL_STORE,
         unhurried: Mapping[str, str] = UNHURRIED,
         flags: Sequence[str] = SMALL_BROKER,
+        version: str = VERSION,
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
     ) -> None:
@@ -369,7 +365,7 @@ class ApacheBroker(JavaProcess):
         }
         config = _write_config(home, base | dict(unhurried) | dict(settings))
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        super().__init__(main, "-c", str(config), home=home, flags=flags, library=jars(SERVER_VERSION))
+        super().__init__(main, "-c", str(config), home=home, flags=flags, library=jars(version))
         self.wait_for("boot success")
         self._wait_registered(namesrv, tls, login)
 
@@ -416,14 +412,13 @@ class ConsumerOptions(TypedDict, total=False):
 class JavaClient(JavaProcess):
     """Apache's Java client in one JVM, commanded line by line; one call at a time.
 
-    Bodies go in and come out as bytes; the other fields of a message are named like our own.
+    Bodies go in and come out as bytes; the other fields of a message are named like our own. A client of another
+    `version` lacks some methods that the driver calls: commands that need them fail.
     """
 
-    def __init__(self, home: Path, flags: Sequence[str] = SMALL) -> None:
-        # What the driver needs beside the client. A method that an older client does not have is missed when it is called.
-        own = [driver_classes(), *jars().glob("fastjson2-*.jar")]
-        path = os.pathsep.join(map(str, own))
-        super().__init__("Driver", home=home, flags=flags, extra_path=path, stdin=True, library=jars(CLIENT_VERSION))
+    def __init__(self, home: Path, flags: Sequence[str] = SMALL, version: str = VERSION) -> None:
+        path = os.pathsep.join(map(str, [driver_classes(), *jars().glob("fastjson2-*.jar")]))
+        super().__init__("Driver", home=home, flags=flags, extra_path=path, stdin=True, library=jars(version))
         self.login: Login | None = None
         self._last = 0
         self._lock = threading.Lock()

@@ -37,18 +37,18 @@ def described(topic: str) -> list[dict[str, Any]]:
     ]
 
 
-async def assert_all_clients_read(java: JavaClient, side: Side, topic: str, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def assert_all_clients_read(java: JavaClient, namesrv: str, topic: str, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Assert that pulls by both clients and a Java push consumer bring exactly what was sent; return what was pulled."""
-    await until_readable(side.namesrv, topic, len(sent))
-    views = java_pull_all(java, side.namesrv, topic)
-    assert_same_views(views, await pull_all(side.namesrv, topic))
+    await until_readable(namesrv, topic, len(sent))
+    views = java_pull_all(java, namesrv, topic)
+    assert_same_views(views, await pull_all(namesrv, topic))
     assert len({view["msg_id"] for view in views}) == len(sent)
     by_number = {view["properties"]["number"]: view for view in views}
     for one in sent:
         assert_as_sent(by_number[one["properties"]["number"]], one)
     with (
-        java.push_consumer(side.namesrv, f"{topic}_all", topic) as everything,
-        java.push_consumer(side.namesrv, f"{topic}_tag", topic, "标签") as some,
+        java.push_consumer(namesrv, f"{topic}_all", topic) as everything,
+        java.push_consumer(namesrv, f"{topic}_tag", topic, "标签") as some,
     ):
         pushed = await asyncio.to_thread(everything.take, len(sent))
         tagged = await asyncio.to_thread(some.take, len(sent[1::3]))
@@ -65,7 +65,7 @@ async def test_what_the_java_client_batches_by_itself(java: JavaClient, side: Si
     sent = described(topic)
     results = await asyncio.to_thread(java.send_auto_batch, side.namesrv, sent, blocking=blocking)
     assert {result["status"] for result in results} == {"SEND_OK"}
-    views = await assert_all_clients_read(java, side, topic, sent)
+    views = await assert_all_clients_read(java, side.namesrv, topic, sent)
     by_number = {view["properties"]["number"]: view for view in views}
     for one, result in zip(sent, results, strict=True):
         view = by_number[one["properties"]["number"]]
@@ -92,7 +92,7 @@ async def test_what_our_client_batches_by_itself(java: JavaClient, side: Side, b
     assert stats.messages + stats.direct == COUNT
     assert stats.held_bytes == 0
     assert stats.batches < COUNT // 2, "most messages travelled together"
-    views = await assert_all_clients_read(java, side, topic, sent)
+    views = await assert_all_clients_read(java, side.namesrv, topic, sent)
     by_number = {view["properties"]["number"]: view for view in views}
     for one, result in zip(sent, results, strict=True):
         view = by_number[one["properties"]["number"]]
@@ -114,7 +114,7 @@ async def test_our_sync_face_batches_too(java: JavaClient, side: Side) -> None:
             return [future.result() for future in [producer.submit(ours(one)) for one in sent]]
 
     results = await asyncio.to_thread(send)
-    by_id = {view["msg_id"]: view for view in await assert_all_clients_read(java, side, topic, sent)}
+    by_id = {view["msg_id"]: view for view in await assert_all_clients_read(java, side.namesrv, topic, sent)}
     for one, result in zip(sent, results, strict=True):
         view = by_id[result.msg_id]
         assert view["body"] == one["body"]
