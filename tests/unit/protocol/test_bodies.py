@@ -280,3 +280,23 @@ def test_a_topic_line_of_another_shape_is_refused(topic):
 def test_a_registration_that_does_not_inflate_is_refused():
     with pytest.raises(RemoteProtocolError):
         RegisterBrokerBody.decode_compressed(b"plain")
+
+
+def test_a_heartbeat_may_have_the_numbers_of_its_enums():
+    """As Apache's client for C++ writes it."""
+    wire = (
+        b'{"clientID":"1@DEFAULT","consumerDataSet":[{"consumeFromWhere":%d,"consumeType":1,"groupName":"g","messageModel":1,'
+        b'"subscriptionDataSet":[{"subString":"*","subVersion":"1796015536165","topic":"t"}]}]}\n'
+    )
+    (group,) = HeartbeatData.decode(wire % 4).consumer_data_set
+    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert group.subscription_data_set[0].sub_version == 1796015536165
+    with pytest.raises(RemoteProtocolError, match="HeartbeatData"):
+        HeartbeatData.decode(wire % 6)
+
+
+@pytest.mark.parametrize("wire", [b"[]", b'{"consumerDataSet":1}', b'{"clientID":"c","consumerDataSet":[1]}'])
+def test_what_is_no_heartbeat_is_refused(wire):
+    with pytest.raises(RemoteProtocolError):
+        HeartbeatData.decode(wire)
