@@ -83,7 +83,7 @@ def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ApacheUnavailable(
-            f"it needs Java 17 (a JDK, with `javac`), Maven, Node with npm, and for tests marked long Rust with cargo; `{name}` is not on the PATH"
+            f"it needs Java 17 (a JDK, with `javac`), Maven, Node with npm, and for tests marked long Rust with cargo, and Go; `{name}` is not on the PATH"
         )
     return found
 

@@ -26,6 +26,7 @@ SLEEPERS = {
     "faults/test_members.py": "the moments between steps are random; a handler that takes its time",
     "faults/test_replication.py": "a fault lasts for some time; sends that fail are paced",
     "interop/test_reading_from_slaves.py": "paces questions to brokers in other processes",
+    "interop/cpp/program.py": "a program whose client tells nobody when it has sent or received",
     "interop/test_replication_metadata.py": "the slave of Apache's works by timers",
     "soak/load.py": "senders and chores are paced",
     "spark_faults/test_restarts.py": "the moment of a kill is random",
