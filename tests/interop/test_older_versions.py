@@ -17,6 +17,8 @@ from tests.interop.reading import dead_letters, java_pull_all, pull_all
 from tests.interop.test_auto_batch import assert_all_clients_read, described
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.errors import InvalidMessage
 from sprocketmq.testing import eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -28,6 +30,7 @@ RELEASES = [pytest.param("4.9.7", marks=pytest.mark.long), "5.1.4", pytest.param
 class Older(NamedTuple):
     """A nameserver and a broker of a release."""
 
+    version: str
     namesrv: str
     cluster: str
 
@@ -39,7 +42,7 @@ def older(session_home: Path, request: pytest.FixtureRequest) -> Iterator[Older]
     with ExitStack() as running:
         namesrv = running.enter_context(apache.ApacheNamesrv(home / "namesrv", version=request.param))
         broker = running.enter_context(apache.ApacheBroker(home / "broker", namesrv.address, version=request.param))
-        yield Older(namesrv.address, broker.cluster)
+        yield Older(request.param, namesrv.address, broker.cluster)
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -84,6 +87,24 @@ async def test_what_our_client_batches_by_itself_has_its_own_keys_and_ids(java: 
         assert producer.batching_stats.batches < len(sent) / 4
         await assert_all_clients_read(java, older.namesrv, topic, sent)
         assert [found.properties["number"] for found in await admin.query_by_key(topic, "key-7")] == ["7"]
+
+
+async def test_a_delivery_time_is_kept_or_refused(older: Older) -> None:
+    topic = "OlderTimed"
+    async with AdminClient(namesrv=older.namesrv) as admin, Producer("older", namesrv=older.namesrv) as producer:
+        await admin.create_topic(topic, queues=1, cluster=older.cluster)
+        due_ms = SYSTEM_CLOCK.time_ms() + 3000
+        message = Message(topic, b"timed", deliver_at_ms=due_ms)
+        if older.version < "5":
+            with pytest.raises(InvalidMessage, match="at once"):
+                await producer.send(message)
+            return
+        await producer.send(message)
+    async with PushConsumer("older_timed", topic, namesrv=older.namesrv, consume_from="first") as consumer:
+        async for batch in consumer.batches():
+            assert [one.body for one in batch] == [b"timed"]
+            break
+    assert SYSTEM_CLOCK.time_ms() >= due_ms - 1000  # Apache's timer wheel counts seconds
 
 
 async def test_our_consumer_retries_gives_up_and_goes_on_where_it_stopped(older: Older) -> None:

@@ -81,7 +81,7 @@ IMPATIENT = {
     "interop/test_security_java_client.py": "messages that must not come",
     "simulation/clients.py": "time is virtual",
     "unit/broker/test_acks.py": "the clock is moved by hand",
-    "unit/client/send/test_batch_headers.py": "a greeting that nobody answers",
+    "unit/client/send/test_older_brokers.py": "a greeting that nobody answers",
     "unit/client/send/test_delivery.py": "a third of their time goes to a broker that accepts no connection",
     "unit/client/send/test_producer.py": "a send that nobody answers, which another one outwaits",
     "unit/client/test_requests.py": "a question that is asked again",

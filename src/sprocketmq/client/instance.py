@@ -195,9 +195,9 @@ class Instance(LoopBound):
         for pool in (self.brokers, self.namesrv.pool):
             pool.abandon()
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
-        """Run ``work`` in the background until it ends or the client closes; a failure is logged."""
-        return self._background.spawn(work, name)
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> "asyncio.Task[Any]":
+        """Run ``work`` in the background until it ends or the client closes; a failure is logged, unless ``awaited`` by others."""
+        return self._background.spawn(work, name, awaited=awaited)
 
     def keep(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Kept:
         """Run ``work()`` until it returns, is stopped, or the client closes; if it ends otherwise, that is logged and it is restarted."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sprocketmq.client.hook_calls import HookCalls, SendCall
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.loop_bound import OPEN
-from sprocketmq.client.send.batch_headers import BatchHeaders
+from sprocketmq.client.send.older_brokers import OlderBrokers
 from sprocketmq.client.send.queue_choice import Publisher, Publishers, Target
 from sprocketmq.client.send.requests import SendRequest, queue_is_gone, read_failure
 from sprocketmq.client.send.results import STATUSES, read_receipt
@@ -86,7 +86,7 @@ class Outbox:
         self._retries = retries
         self._retry_not_ok = retry_another_broker_when_not_store_ok
         self._now_ms = instance.clock.time_ms
-        self._batch_headers = BatchHeaders(instance.client_id)
+        self._older = OlderBrokers(instance)
         # Requests that wait for their topic's route or for a connection, in order; each has a task.
         self._backlogs: dict[str, deque[SendRequest]] = {}
 
@@ -121,7 +121,7 @@ class Outbox:
                     self.failed(request, e)
                     return
             conn = self._brokers.peek(target.address)
-            if conn is not None and (not request.batch or self._batch_headers.known(conn, topic)):
+            if conn is not None and self._older.known(conn, request):
                 self._write(request, target, conn, now)
                 return
         if request.in_order:
@@ -143,7 +143,7 @@ class Outbox:
         return request.receipt
 
     def _write(self, request: SendRequest, target: Target, conn: Connection, now: float) -> None:
-        """Send a request on ``conn``; it fails when it cannot be written as a frame."""
+        """Send a request on ``conn``; it fails when it cannot be written as a frame, or its broker cannot do what it asks for."""
         request.sent_at = now
         if self._login is not None:
             request.signed_by = self._login.current
@@ -151,9 +151,9 @@ class Outbox:
         if born is None:
             born = self._now_ms()
         batch = request.batch
-        properties = self._batch_headers.properties(conn, request.topic, request.properties) if batch else request.properties
-        ext = HEADER % (target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, properties)
         try:
+            properties = self._older.properties(conn, request)
+            ext = HEADER % (target.batch_prefix if batch else target.prefix, request.sys_flag, born, request.flag, properties)
             conn.request_for(request, _BATCH if batch else _SINGLE, ext=ext, body=request.body, timeout_s=request.deadline - now)
         except SprocketError as e:
             self.fail(request, e)
@@ -161,7 +161,8 @@ class Outbox:
     async def write_oneway(self, request: SendRequest) -> None:
         """Write a request without an answer; its listener and its waiter are not called.
 
-        Raises what getting a route or a connection raises, and SendQueueFull when its broker accepts nothing before its timeout.
+        Raises what getting a route or a connection raises, SendQueueFull when its broker accepts nothing before its timeout, and
+        InvalidMessage when the broker cannot do what it asks for.
         """
         deadline = request.deadline = self._now() + request.timeout_s
         queue = request.queue
@@ -178,7 +179,10 @@ class Outbox:
                 raise SendQueueFull("bytes", ONEWAY_BACKLOG_BYTES)
             await self._instance.timers.sleep(ONEWAY_PAUSE_S)
             conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
-        ext = HEADER % (target.prefix, request.sys_flag, self._now_ms(), request.flag, request.properties)
+        while not self._older.known(conn, request):
+            await self._older.ask(conn, request, self._patience(deadline))
+        properties = self._older.properties(conn, request)
+        ext = HEADER % (target.prefix, request.sys_flag, self._now_ms(), request.flag, properties)
         conn.oneway(_SINGLE, ext=ext, body=request.body)
         self.counts.oneway += 1
 
@@ -214,8 +218,8 @@ class Outbox:
             if address in unreachable and peek(address) is None:
                 raise copy_error(unreachable[address])
             conn = peek(address) or await self.connect(address, request.deadline)
-            if request.batch and not self._batch_headers.known(conn, request.topic):
-                await self._batch_headers.ask(conn, request.topic, self._patience(request.deadline))
+            while not self._older.known(conn, request):
+                await self._older.ask(conn, request, self._patience(request.deadline))
             now = self.loop.time()
             if request.deadline <= now:
                 raise SendTimeout(address, request.timeout_s)

@@ -1,12 +1,14 @@
-"""Batches at brokers of Apache's before 5.4, which append the properties of a batch to those of each message that they store by itself."""
+"""Apache's brokers before 5.4, which append the properties of a batch to those of each message that they store by itself, and before 5.0."""
 
+import asyncio
 from functools import partial
 
 import pytest
 from fake_cluster import FakeBroker, answer, silence
 
 from sprocketmq import Batching, Message, MessageQueue, Producer
-from sprocketmq.errors import BrokerError, ConnectFailed
+from sprocketmq.clock import SYSTEM_CLOCK
+from sprocketmq.errors import BrokerError, ConnectFailed, InvalidMessage
 from sprocketmq.net import server
 from sprocketmq.protocol.bodies import TopicConfig
 from sprocketmq.protocol.codes import RequestCode as Q
@@ -82,6 +84,38 @@ async def test_messages_sent_at_once_are_in_order_while_the_broker_is_asked(clus
         last = await producer.send(Message("t", b"last", queue=queue))
     assert last.queue_offset == 100
     assert len(cluster.broker.queues["t", 0]) == 101
+
+
+@pytest.mark.parametrize("how", ["send", "send_oneway"])
+async def test_a_message_that_would_be_delivered_too_early_is_refused(cluster, version, how):
+    version(V4_9_7)
+    timed = Message("t", b"x", deliver_at_ms=SYSTEM_CLOCK.time_ms() + 60_000)
+    async with Producer("pg", namesrv=cluster.namesrv.address) as producer:
+        send = getattr(producer, how)
+        for _ in range(2):
+            with pytest.raises(InvalidMessage, match="deliver_at_ms and would deliver the message at once"):
+                await send(timed)
+        await send(Message("t", b"late", delay_level=1))
+        version(V5_3_3)
+        await cluster.broker.stop()
+        await cluster.broker.restart()
+        await send(timed)
+    await cluster.broker.until(lambda: cluster.broker.count(Q.SEND_MESSAGE_V2) == 2)
+
+
+async def test_what_needs_no_question_does_not_overtake_what_waits_for_one(cluster, version):
+    version(V5_3_3)
+    described(cluster.broker)
+    queue = MessageQueue("t", "broker-a", 0)
+    async with Producer("pg", namesrv=cluster.namesrv.address, batching=Batching(max_delay_ms=30_000)) as producer:
+        await producer.send(Message("t", b"0", queue=queue), timeout_s=60)  # alone: the connection is there, and its version known
+        gathered = [producer.submit(Message("t", body, queue=queue)) for body in (b"1", b"2")]
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0)
+        last = await producer.send(Message("t", b"3", queue=queue), timeout_s=60)
+        await flushing
+    assert [(await result).queue_offset for result in gathered] == [1, 2]
+    assert last.queue_offset == 3
 
 
 async def test_a_broker_that_does_not_say_what_it_is_has_stored_nothing(cluster):
