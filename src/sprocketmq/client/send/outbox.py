@@ -173,14 +173,12 @@ class Outbox:
                 break
             except NoMaster as e:
                 await self._wait_for_master(deadline, e)
-        conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
+        conn = await self._connected(request, target.address)
         while conn.write_backlog > ONEWAY_BACKLOG_BYTES:
             if self._now() >= deadline:
                 raise SendQueueFull("bytes", ONEWAY_BACKLOG_BYTES)
             await self._instance.timers.sleep(ONEWAY_PAUSE_S)
-            conn = self._brokers.peek(target.address) or await self.connect(target.address, deadline)
-        while not self._older.known(conn, request):
-            await self._older.ask(conn, request, self._patience(deadline))
+            conn = await self._connected(request, target.address)
         properties = self._older.properties(conn, request)
         ext = HEADER % (target.prefix, request.sys_flag, self._now_ms(), request.flag, properties)
         conn.oneway(_SINGLE, ext=ext, body=request.body)
@@ -213,13 +211,10 @@ class Outbox:
                 self.fail(request, e)
                 return None
         address = target.address
-        peek = self._brokers.peek
         try:
-            if address in unreachable and peek(address) is None:
+            if address in unreachable and self._brokers.peek(address) is None:
                 raise copy_error(unreachable[address])
-            conn = peek(address) or await self.connect(address, request.deadline)
-            while not self._older.known(conn, request):
-                await self._older.ask(conn, request, self._patience(request.deadline))
+            conn = await self._connected(request, address)
             now = self.loop.time()
             if request.deadline <= now:
                 raise SendTimeout(address, request.timeout_s)
@@ -257,6 +252,17 @@ class Outbox:
         if self.loop.time() + MASTER_PAUSE_S >= deadline:
             raise error
         await self._instance.timers.sleep(MASTER_PAUSE_S)
+
+    async def _connected(self, request: SendRequest, address: str) -> Connection:
+        """Return the connection to ``address`` when ``request`` may be written on it.
+
+        Raises what ``connect`` raises, and ConnectFailed when the broker does not say what it has to be asked before.
+        """
+        while True:
+            conn = self._brokers.peek(address) or await self.connect(address, request.deadline)
+            if self._older.known(conn, request):
+                return conn
+            await self._older.ask(conn, request, self._patience(request.deadline))
 
     async def connect(self, address: str, deadline: float) -> Connection:
         """Return the connection to ``address``, opening it when there is none. Raises what the pool raises.

@@ -10,7 +10,7 @@ from sprocketmq import Batching, Message, MessageQueue, Producer
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import BrokerError, ConnectFailed, InvalidMessage
 from sprocketmq.net import server
-from sprocketmq.protocol.bodies import TopicConfig
+from sprocketmq.protocol.bodies import HeartbeatData, TopicConfig
 from sprocketmq.protocol.codes import RequestCode as Q
 from sprocketmq.protocol.codes import ResponseCode as R
 from sprocketmq.protocol.command import encode_head
@@ -116,6 +116,25 @@ async def test_what_needs_no_question_does_not_overtake_what_waits_for_one(clust
         await flushing
     assert [(await result).queue_offset for result in gathered] == [1, 2]
     assert last.queue_offset == 3
+
+
+async def test_what_waited_for_an_answer_leaves_on_a_new_connection_when_that_one_ended(cluster):
+    greetings = 0
+
+    def last_words(conn, command) -> bool:
+        nonlocal greetings
+        if HeartbeatData.decode(command.body).producer_data_set:
+            return False
+        greetings += 1
+        if greetings == 1:
+            conn.respond(command, R.SUCCESS)
+            conn.close("scripted")
+        return greetings == 1
+
+    cluster.broker.script(Q.HEART_BEAT, *[last_words] * 10)
+    async with Producer("pg", namesrv=cluster.namesrv.address, retries=0) as producer:
+        assert len(await producer.send_batch(BATCH)) == 3
+    assert (greetings, len(sent(cluster.broker))) == (2, 1)
 
 
 async def test_a_broker_that_does_not_say_what_it_is_has_stored_nothing(cluster):
