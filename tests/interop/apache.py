@@ -297,9 +297,8 @@ def cluster_info(namesrv: str, tls: ssl.SSLContext | None = None, login: Login |
 
 
 def _write_config(home: Path, settings: Mapping[str, str]) -> Path:
-    home.mkdir(parents=True, exist_ok=True)
+    (home / "conf").mkdir(parents=True, exist_ok=True)
     for server in ("namesrv", "broker"):  # versions before 5.1 read it and need it
-        (home / "conf").mkdir(exist_ok=True)
         (home / "conf" / f"logback_{server}.xml").write_text("<configuration/>")
     config = home / "settings.conf"
     config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

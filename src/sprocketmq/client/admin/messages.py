@@ -134,4 +134,4 @@ class MessageQueries(TopicAdmin):
     async def _batch_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of ``topic`` on brokers where it has batch queues."""
         configs = await self.topic_config(topic)
-        return [queue for queue in await self.queues(topic) if configs[queue.broker_name].attributes.get("queue.type") == "BatchCQ"]
+        return [queue for queue in await self.queues(topic) if configs[queue.broker_name].has_batch_queues]

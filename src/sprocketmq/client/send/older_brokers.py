@@ -12,7 +12,7 @@ import asyncio
 
 from sprocketmq.client.instance import Instance
 from sprocketmq.client.send.requests import SendRequest
-from sprocketmq.errors import ConnectFailed, ConnectionLost, InvalidMessage, RequestTimeout
+from sprocketmq.errors import ClientClosed, ConnectFailed, ConnectionLost, InvalidMessage, RequestTimeout
 from sprocketmq.net.client import Connection
 from sprocketmq.net.tasks import share
 from sprocketmq.protocol.bodies import HeartbeatData, TopicConfig
@@ -59,7 +59,7 @@ class OlderBrokers:
     async def ask(self, conn: Connection, request: SendRequest, timeout_s: float) -> None:
         """Ask a broker for its version, by a heartbeat of no group, and before a batch an older one for the topic's attributes.
 
-        Raises ConnectFailed when it does not answer within ``timeout_s`` seconds.
+        Raises ConnectFailed when it does not answer within ``timeout_s`` seconds. The connection may have ended meanwhile.
         """
         place = conn.address, request.topic
         asking = self._asking.get(place)
@@ -69,7 +69,7 @@ class OlderBrokers:
             asking.add_done_callback(lambda _: self._asking.pop(place))
         try:
             async with asyncio.timeout(timeout_s):
-                await share(asking, lambda: ConnectFailed(conn.address, "broker", "the client is closed"))
+                await share(asking, lambda: ClientClosed("this client is closed"))
         except (RequestTimeout, ConnectionLost, TimeoutError) as e:  # nothing was sent yet
             raise ConnectFailed(conn.address, "broker", str(e) or f"no answer within {timeout_s:.2g} s") from None
 
@@ -82,8 +82,7 @@ class OlderBrokers:
         if len(self._whole) >= _MAX_TOPICS:
             self._whole.clear()
         # Versions before 5.0 refuse the question and have no such topics; what is created by the first message is not one either.
-        whole = answer.code == ResponseCode.SUCCESS and TopicConfig.decode(answer.body).attributes.get("queue.type") == "BatchCQ"
-        self._whole[conn.address, topic] = whole
+        self._whole[conn.address, topic] = answer.code == ResponseCode.SUCCESS and TopicConfig.decode(answer.body).has_batch_queues
 
     def properties(self, conn: Connection, request: SendRequest) -> bytes:
         """Return the property string that a broker gets, as JSON text. Raises InvalidMessage for one that it would deliver too early."""

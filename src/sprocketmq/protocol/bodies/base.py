@@ -26,7 +26,12 @@ class Body(msgspec.Struct, rename="camel"):
         try:
             return decode(data)
         except _UNREADABLE:
-            return convert(loads(data), cls)
+            return convert(cls._understood(loads(data)), cls)
+
+    @classmethod
+    def _understood(cls, tree: Any) -> Any:
+        """Return decoded JSON that does not fit as it is, with what the reference would read in another way than written."""
+        return tree
 
     def encode(self) -> bytes:
         """Return the body as JSON. Raises LocalProtocolError when a value cannot be written."""

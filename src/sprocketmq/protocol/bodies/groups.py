@@ -4,10 +4,9 @@ from typing import Any, Self
 
 from msgspec import field
 
-from sprocketmq.errors import InvalidName, RemoteProtocolError
-from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueRef, convert
+from sprocketmq.errors import InvalidName
+from sprocketmq.protocol.bodies.base import Body, DataVersion, QueueRef
 from sprocketmq.protocol.hashing import java_hash
-from sprocketmq.protocol.jsondialect import loads
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.ranges import Int32, Int64
 
@@ -64,14 +63,14 @@ class HeartbeatData(Body):
     without_sub: bool = False
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Self:
-        try:
-            return super().decode(data)
-        except RemoteProtocolError:
-            tree = loads(data)
-            if not _name_enums(tree):
-                raise
-            return convert(tree, cls)
+    def _understood(cls, tree: Any) -> Any:
+        groups = tree.get("consumerDataSet") if isinstance(tree, dict) else None
+        for group in groups if isinstance(groups, list) else ():
+            for name, values in _ENUMS.items() if isinstance(group, dict) else ():
+                number = group.get(name)
+                if type(number) is int and 0 <= number < len(values):
+                    group[name] = values[number]
+        return tree
 
 
 # By field of a ConsumerData: the reference's enum, in the order of its numbers. Apache's client for C++ sends these instead of names.
@@ -87,19 +86,6 @@ _ENUMS = {
         "CONSUME_FROM_TIMESTAMP",
     ),
 }
-
-
-def _name_enums(heartbeat: Any) -> bool:
-    """Replace the numbers of enums in a heartbeat by their names; return whether there were any."""
-    found = False
-    groups = heartbeat.get("consumerDataSet") if isinstance(heartbeat, dict) else None
-    for group in groups if isinstance(groups, list) else ():
-        for field_name, names in _ENUMS.items() if isinstance(group, dict) else ():
-            number = group.get(field_name)
-            if type(number) is int and 0 <= number < len(names):
-                group[field_name] = names[number]
-                found = True
-    return found
 
 
 class ConsumerIdList(Body):

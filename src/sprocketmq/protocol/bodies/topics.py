@@ -24,6 +24,11 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def has_batch_queues(self) -> bool:
+        """Whether the broker keeps each batch of this topic as one record."""
+        return self.attributes.get("queue.type") == "BatchCQ"
+
 
 class TopicConfigList(Body):
     """Topics to create (18)."""

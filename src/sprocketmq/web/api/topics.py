@@ -75,7 +75,7 @@ def kind_of(name: str, reserved: set[str]) -> str:
 
 def type_of(configs: dict[str, TopicConfig]) -> str | None:
     """Return how a topic stores messages: plain, batch, mixed where brokers differ, None when no broker has answered."""
-    types = {"batch" if config.attributes.get("queue.type") == "BatchCQ" else "plain" for config in configs.values()}
+    types = {"batch" if config.has_batch_queues else "plain" for config in configs.values()}
     return "mixed" if len(types) > 1 else next(iter(types), None)
 
 
