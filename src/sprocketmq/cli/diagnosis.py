@@ -284,11 +284,16 @@ def check_groups(groups: Iterable[GroupFacts], total: int) -> Iterator[Finding]:
     yield Finding(Level.OK, "groups", looked)
 
 
-def check_machine(open_files: int | None) -> Iterator[Finding]:
-    """Check the limits of this machine."""
-    if open_files is not None and open_files < OPEN_FILES:
-        text = f"a process may have {open_files:,} open files"
-        yield Finding(Level.WARNING, "this machine", text, f"a broker here should have {OPEN_FILES:,} or more: ulimit -n 65536")
+def check_machine(open_files: int) -> Iterator[Finding]:
+    """Check the limits of this machine: how many files a server may have open, 0 for no limit."""
+    if 0 < open_files < OPEN_FILES:
+        text = f"a server may have {open_files:,} open files"
+        yield Finding(
+            Level.WARNING,
+            "this machine",
+            text,
+            f"a broker here should have {OPEN_FILES:,} or more: raise the hard limit (ulimit -Hn, or LimitNOFILE of a systemd unit)",
+        )
 
 
 def clock_skew(runtime: Mapping[str, str], now_ms: float) -> float | None:

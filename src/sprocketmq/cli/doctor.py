@@ -34,6 +34,7 @@ from sprocketmq.cli.topic import users_topics
 from sprocketmq.client.admin import AdminClient, BrokerState
 from sprocketmq.errors import AccessRefused, BrokerError, ConfigError, FatalError, RetriableError, SprocketError
 from sprocketmq.net.address import parse_address, parse_addresses
+from sprocketmq.net.sockets import raise_descriptor_limit
 from sprocketmq.protocol.bodies import TopicRoute
 from sprocketmq.protocol.names import DLQ_PREFIX, SYSTEM_GROUPS
 
@@ -49,7 +50,7 @@ _T = TypeVar("_T")
 
 def doctor(target: Target, *, as_json: bool) -> int:
     """Print the findings, worst last, and return the exit code: 1 with a failure among them."""
-    findings = [*check_machine(_open_files()), *asyncio.run(_examine(target))]
+    findings = [*check_machine(raise_descriptor_limit()), *asyncio.run(_examine(target))]
     findings.sort(key=lambda one: list(Level).index(one.level))
     failed = sum(one.level is Level.FAILURE for one in findings)
     if as_json:
@@ -71,15 +72,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def _open_files() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 async def _examine(target: Target) -> list[Finding]:

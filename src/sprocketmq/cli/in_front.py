@@ -15,6 +15,7 @@ from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.cli.variables import OptionsWithVariables
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.net.own_process import settle_own_process
+from sprocketmq.net.sockets import raise_descriptor_limit
 
 
 class Server(Protocol):
@@ -52,6 +53,7 @@ def run_in_front(
     if options.show_config:
         print(known.as_toml(options, sources))
         return EXIT_OK
+    raise_descriptor_limit()
     settings = Settings()
     for name in LOG_SETTINGS:
         if (value := getattr(options, name)) is not None:

@@ -25,6 +25,7 @@ from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.net.own_process import settle_own_process
+from sprocketmq.net.sockets import raise_descriptor_limit
 from sprocketmq.processes.members import check_arrangement, members_of
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         print(settings.as_toml(), end="")
         return EXIT_OK
     check_reach(settings, insecure=options.insecure)
+    raise_descriptor_limit()
     several = verb == "serve" and (options.brokers > 1 or options.replicas)
     logs = log_options(settings, process=verb if several else "")
     with logging_to(logs) as writer, _logged_failure(verb, logs), asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -5,11 +5,11 @@ written meanwhile leave in one call.
 """
 
 import asyncio
-import socket
 from collections import deque
 from typing import Any, cast
 
 from sprocketmq.net.address import format_address
+from sprocketmq.net.sockets import disable_nagle
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
@@ -96,9 +96,7 @@ class Link(asyncio.BufferedProtocol):
         # (CVE-2024-12254), and later releases leave a closed socket with the selector when the peer has just gone (gh-136234).
         # Python 3.11 joins there itself.
         self._joins_writes = isinstance(transport, asyncio.Transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        disable_nagle(transport)
         name = transport.get_extra_info("peername")
         if name:
             self.peer = format_address(name[0], name[1])

@@ -15,6 +15,7 @@ from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.newcomers import NewcomerLimits, Newcomers
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
+from sprocketmq.net.sockets import descriptor_limit
 from sprocketmq.net.tasks import Background
 from sprocketmq.net.tls_listener import TlsListener
 from sprocketmq.protocol.codes import CODES_BY_LOW_BITS, FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
@@ -392,7 +393,7 @@ class RemotingServer:
         certificate files that cannot be used.
         """
         loop = asyncio.get_running_loop()
-        self._descriptors = _descriptor_limit()
+        self._descriptors = descriptor_limit()
         connection = ServerConnection if self.guard is None else GuardedConnection
         self._server = await listen_with_tls(
             lambda: connection(loop, self), host, port, self._tls, name=self.name, peer_log=self.peer_log, refusal=self._refuses_arrival
@@ -470,13 +471,3 @@ class RemotingServer:
         for conn in list(self.connections):
             if conn.last_active < limit:
                 conn.close("idle")
-
-
-def _descriptor_limit() -> int:
-    """Return how many files and sockets this process may have open, 0 for no known limit."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return 0
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(soft, 0)  # unlimited is negative

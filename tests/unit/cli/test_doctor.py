@@ -239,8 +239,8 @@ def test_groups_with_members_may_lag_and_dead_letters_are_counted():
 
 
 def test_few_open_files_are_a_warning():
-    assert worse_than_ok(check_machine(1024)) == [(Level.WARNING, "this machine", "a process may have 1,024 open files")]
-    assert list(check_machine(65536)) == list(check_machine(None)) == []
+    assert worse_than_ok(check_machine(1024)) == [(Level.WARNING, "this machine", "a server may have 1,024 open files")]
+    assert list(check_machine(65536)) == list(check_machine(0)) == []
 
 
 def test_the_clock_of_a_broker_is_its_start_and_the_time_it_has_been_up():

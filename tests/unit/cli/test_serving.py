@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_serve_says_when_it_is_ready_takes_traffic_and_stops_cleanly_on_a_signal
     assert bodies(address["namesrv"]) == [b"one"]
     assert server.end(number) == (0, "")
     assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the limits of another process can be read on Linux only")
+@pytest.mark.parametrize("verb", [["serve", *FREE], ["namesrv", "--port", "0"]], ids=["serve", "namesrv"])
+def test_a_server_raises_the_limit_of_open_files_that_its_shell_has_given_it(tmp_path, verb):
+    command = ["sh", "-c", 'ulimit -Sn 256 && exec "$0" "$@"', sys.executable, "-m", "sprocketmq", *verb, "--store", str(tmp_path)]
+    with subprocess.Popen([*command, "--stop-with-stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline().startswith(b"ready")
+        soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        server.stdin.close()
+        assert server.wait(60) == 0
+    assert soft == (65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536))
 
 
 def test_a_killed_server_loses_nothing_acknowledged(serving, tmp_path):

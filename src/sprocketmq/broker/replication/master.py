@@ -16,7 +16,6 @@ log when it reads again.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -29,6 +28,7 @@ from sprocketmq.net.address import format_address
 from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
+from sprocketmq.net.sockets import disable_nagle
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import SLAVE_PROOF_BYTES, MasterHandshake, ReportReader, encode_transfer_head
 
@@ -304,9 +304,7 @@ class SlaveLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        disable_nagle(transport)
         name = transport.get_extra_info("peername")
         self.peer = format_address(name[0], name[1]) if name else "unknown"
         self._master.opened(self)

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable
 from typing import cast
 
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SecretMismatch
+from sprocketmq.net.sockets import disable_nagle
 from sprocketmq.protocol.replication import (
     CHALLENGE_BYTES,
     MASTER_PROOF_BYTES,
@@ -53,9 +53,7 @@ class MasterLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        disable_nagle(transport)
         if self._handshake is None:
             self.ready.set_result(None)
 

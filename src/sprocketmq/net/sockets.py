@@ -1,0 +1,48 @@
+"""What is asked of the system for connections: small segments sent at once, and enough file descriptors."""
+
+import asyncio
+import contextlib
+import socket
+
+# More than a server needs, and few enough for programs that go through all of their descriptors. The second is OPEN_MAX of macOS, whose
+# kernel refuses a higher limit even where it names none.
+_WANTED_DESCRIPTORS = (65_536, 10_240)
+
+
+def disable_nagle(transport: asyncio.BaseTransport) -> None:
+    """Set TCP_NODELAY on the socket of ``transport``, if it has one of TCP. Never raises."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # macOS refuses it for a connection that the peer has reset already, which is closed next
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def descriptor_limit() -> int:
+    """Return how many files and sockets this process may have open, 0 for no known limit."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 0
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft, 0)  # unlimited is negative
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files and sockets to 65,536, or as near as the user may, and return the limit; 0: none known.
+
+    Shells and service managers give 256 (macOS) or 1024 (Linux) for the sake of programs that call ``select``. A higher one is left alone.
+    """
+    limit = descriptor_limit()
+    if limit == 0:
+        return 0
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in _WANTED_DESCRIPTORS:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if raised <= limit:
+            return limit
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            return raised
+    return limit
