@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 
 from sprocketmq.errors import ConfigError, PortInUse
@@ -76,8 +77,11 @@ class KeptPorts:
         self._sockets: dict[str, socket.socket] = {}
 
     def keep(self, name: str, host: str, port: int) -> None:
-        """Reserve a port until ``give_up``. Has no effect where systems share such a port, or when another process has it."""
-        if os.name == "posix" and name not in self._sockets:
+        """Reserve a port until ``give_up``. Has no effect when another process has it, and on systems other than Linux.
+
+        They would refuse the restarted server a port that another socket is bound to (macOS), or would share it with it (Windows).
+        """
+        if sys.platform == "linux" and name not in self._sockets:
             with contextlib.suppress(OSError):
                 self._sockets[name] = keep_port(host, port)
 

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -186,13 +187,14 @@ class RealFile:
 
     def data_after(self, offset: int) -> int | None:
         try:
-            return os.lseek(self._fd, offset, os.SEEK_DATA)
+            if _FINDS_DATA:
+                return os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as e:
             if e.errno == errno.ENXIO:
                 return None
-            if e.errno == errno.EINVAL:  # a file system without holes: everything may be data
-                return offset if offset < self.size() else None
-            raise
+            if e.errno != errno.EINVAL:  # a file system without holes
+                raise
+        return offset if offset < self.size() else None  # everything may be data
 
     def fdatasync(self) -> None:
         _fdatasync(self._fd)
@@ -299,7 +301,7 @@ class RealFileSystem:
     def fsync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            _fsync(fd)
         finally:
             os.close(fd)
 
@@ -430,6 +432,25 @@ def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
     return mincore
 
 
+def _full_sync() -> Callable[[int], None] | None:
+    """Return the call that brings a file to the disk on macOS, whose ``fsync`` leaves it in the drive's cache; None elsewhere."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is None:
+        return None
+
+    def full_sync(fd: int) -> None:
+        try:
+            fcntl.fcntl(fd, command)
+        except OSError:  # a file system without it, and each says so with another error
+            os.fsync(fd)
+
+    return full_sync
+
+
 def _progress(written: int) -> int:
     if written <= 0:
         raise OSError(errno.EIO, "the system moved no bytes and gave no reason")
@@ -437,8 +458,10 @@ def _progress(written: int) -> int:
 
 
 _pwrite = os.pwrite
-# macOS has neither of these; its fsync is the nearest there is.
-_fdatasync = getattr(os, "fdatasync", os.fsync)
+_fsync: Callable[[int], None] = _full_sync() or os.fsync
+_fdatasync: Callable[[int], None] = _full_sync() or (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)
+# macOS says that a hole is where data lies that has not been written back, and has no preallocation by this name.
+_FINDS_DATA = hasattr(os, "SEEK_DATA") and sys.platform != "darwin"
 _fallocate = getattr(os, "posix_fallocate", None)
 # Linux only.
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
