@@ -84,6 +84,7 @@ class BrokerParts(ABC):
             clock=clock,
             changed=self._topics_changed,
             declare=self.store.declare_batch_topic,
+            folds_case=lambda: self.store.folds_case,
         )
         self.groups = GroupTable(auto_create=config.auto_create_group, clock=clock, changed=self._groups_changed)
         # For small files and for slow work: flushing the queues, cleaning. The log has a thread of its own.

@@ -164,6 +164,7 @@ class TopicTable:
 
     ``changed`` is called with the topics that were created or altered, after each change; the owner saves and announces them.
     ``declare`` is called with the name of each new topic of batch queues before it exists, and may refuse it with an error.
+    ``folds_case`` says whether names that differ only in case are one directory for the store: only the first is taken then.
     ``trace_topic`` names the topic of message traces, which is then the broker's own.
     """
 
@@ -179,12 +180,14 @@ class TopicTable:
         clock: Clock = SYSTEM_CLOCK,
         changed: Callable[[list[TopicConfig]], None] = lambda _: None,
         declare: Callable[[str], None] = lambda _: None,
+        folds_case: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock = clock
         self._default_queues = default_queues
         self.permission = permission
         self._changed = changed
         self._declare = declare
+        self._folds_case = folds_case
         self.event_log = PeerLog(log, clock.monotonic, level=logging.INFO)  # of what clients create
         self.data_version = DataVersion(0, clock.time_ms(), 0)
         self._topics: dict[str, Topic] = {}
@@ -219,6 +222,8 @@ class TopicTable:
         new = [config for config in configs if config.topic_name not in self._topics]
         if new and len(self._topics) + len(new) > MAX_TOPICS:
             raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"this broker has {MAX_TOPICS} topics, its limit")
+        if new and self._folds_case():
+            self._check_case(new)
         for config in new:
             if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
                 try:
@@ -229,6 +234,16 @@ class TopicTable:
             self._put(config)
         self.data_version = self.data_version.next(self._clock.time_ms())
         self._changed(configs)
+
+    def _check_case(self, new: list[TopicConfig]) -> None:
+        """Raise TopicRefused for a new topic whose queues would be in the files of another."""
+        taken = {name.casefold(): name for name in self._topics}
+        for config in new:
+            name = config.topic_name
+            other = taken.setdefault(name.casefold(), name)
+            if other != name:
+                reason = f"it differs from topic[{other}] only in case, and this broker's file system takes both for one"
+                raise TopicRefused(ResponseCode.SYSTEM_ERROR, f"topic[{name}] cannot be created: {reason}; choose another name")
 
     # --- permission of the broker ---
 
@@ -413,8 +428,9 @@ class TopicTable:
 
         A slave whose master is gone has them for topics that were created in the master's last second.
         """
+        known = {name.casefold() for name in self._topics} if self._folds_case() else self._topics.keys()
         for name in store.topics_on_disk():
-            if name not in self._topics:
+            if (name.casefold() if self._folds_case() else name) not in known:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if store.max_offset(name, queue_id) > 0]
                 attributes = {QUEUE_TYPE: BATCH_QUEUES} if name in store.batch_topics else NO_ATTRIBUTES
                 self.create_internal(name, max(used, default=0) + 1, attributes=attributes)

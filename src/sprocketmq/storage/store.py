@@ -70,6 +70,8 @@ class MessageStore:
         self._replica: Replica | None = None
         self._damaged: list[DamagedRange] = []
         self._lock: DirectoryLock | None = None
+        # Whether names of topics that differ only in case are one directory, as on macOS; known once the store is open.
+        self.folds_case = False
         self._take_messages()
 
     def _take_messages(self) -> None:
@@ -109,6 +111,7 @@ class MessageStore:
             check_timer_log(self._fs, self._root)
             for name in ("", "/commitlog", "/consumequeue", "/config"):
                 self._fs.make_dirs(self._root + name)
+            self.folds_case = self._fs.exists(f"{self._root}/COMMITLOG")
             self._lock = DirectoryLock(self._fs, self._root)
             recovered = StoreRecovery(self._fs, self.config, self._log, self._table, self.index).run(progress)
             check_timer_queue(self._fs, self._root, self.max_offset(APACHE_TIMER_TOPIC, 0))

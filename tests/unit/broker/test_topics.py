@@ -41,6 +41,39 @@ def test_the_trace_topic_is_the_brokers_own_when_it_is_enabled():
     assert "Traces" not in TopicTable(cluster_name="c", broker_name="b", auto_create=False)
 
 
+def test_names_that_are_one_directory_are_not_taken_twice():
+    table = TopicTable(cluster_name="c", broker_name="b", auto_create=True, clock=ManualClock(), folds_case=lambda: True)
+    table.create_or_update(request("Orders"))
+    with pytest.raises(TopicRefused, match=r"topic\[orders\] cannot be created: it differs from topic\[Orders\] only in case"):
+        table.create_or_update(request("orders"))
+    with pytest.raises(TopicRefused, match="choose another name"):
+        table.create_for_send("ORDERS", "TBW102", 4)
+    with pytest.raises(TopicRefused, match="only in case"):
+        table.create_or_update(request("bills"), request("Bills"))
+    assert [name for name in ("Orders", "orders", "ORDERS", "bills", "Bills") if name in table] == ["Orders"]
+    assert table.create_or_update(request("Orders", perm=4))
+
+
+def test_a_directory_that_an_existing_topic_has_in_another_case_is_not_a_topic_of_its_own():
+    class Store:
+        batch_topics = frozenset()
+
+        def topics_on_disk(self):
+            return ["Orders", "Bills"]
+
+        def max_offset(self, topic, queue_id):
+            return 1
+
+    table = TopicTable(cluster_name="c", broker_name="b", auto_create=True, clock=ManualClock(), folds_case=lambda: True)
+    table.create_or_update(request("orders"))
+    table.adopt(Store())
+    assert [name for name in ("orders", "Orders", "Bills") if name in table] == ["orders", "Bills"]
+
+
+def test_names_that_differ_in_case_are_topics_of_their_own_elsewhere(table):
+    assert table.create_or_update(request("Orders"), request("orders"))
+
+
 def test_creating_and_changing_advance_the_version_and_an_identical_repeat_does_not(table, changes):
     before = table.data_version
     assert table.create_or_update(request())

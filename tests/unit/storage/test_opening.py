@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
+from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
 HOLD = """
@@ -23,6 +24,21 @@ print("open", flush=True)
 sys.stdin.readline()
 store.close()
 """
+
+
+class FoldingFileSystem(RealFileSystem):
+    """Finds a file or directory by its name in any case, as macOS does."""
+
+    def exists(self, path: str) -> bool:
+        return super().exists(path) or any(other.name.casefold() == Path(path).name.casefold() for other in Path(path).parent.iterdir())
+
+
+@pytest.mark.parametrize(("fs", "folds"), [(RealFileSystem(), False), (FoldingFileSystem(), True)])
+def test_an_open_store_knows_whether_names_of_topics_may_differ_in_case_only(tmp_path: Path, fs: RealFileSystem, folds: bool) -> None:
+    store = MessageStore(StoreConfig(tmp_path), fs=fs)
+    store.open()
+    assert store.folds_case == folds
+    store.close()
 
 
 def test_two_stores_of_one_process_cannot_share_a_directory(bench: Any) -> None:
