@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager test-macos spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-repeat  make test RUNS=10 times in a row, each in a random order, beside two busy processes"
 	@echo "make test-disturbed  the tests without Spark, RUNS=10 times, while their event loops and threads run late and in another order"
 	@echo "make test-eager  the tests without Spark, whose tasks begin as soon as they are created"
+	@echo "make test-macos  the tests without Spark, with what macOS lacks and does otherwise"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make types     ask pyright whether every type of the API is known"
@@ -99,6 +100,9 @@ test-disturbed: $(STAMP)
 
 test-eager: $(STAMP)
 	$(PYTEST) -n 4 --dist worksteal -p tests.eager
+
+test-macos: $(STAMP)
+	PYTHONPATH=tests/macos $(PYTEST) -n 4 --dist worksteal -p tests.macos.left_out
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
