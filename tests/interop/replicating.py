@@ -37,10 +37,12 @@ class OurBroker(OurProcess):
         self.address = self.broker
 
 
-def apache_broker(home: Path, namesrv: str, name: str, *, port: int | None = None, **settings: str) -> apache.ApacheBroker:
+def apache_broker(
+    home: Path, namesrv: str, name: str, *, port: int | None = None, version: str = apache.VERSION, **settings: str
+) -> apache.ApacheBroker:
     """Start Apache's broker with the same small files; a slave when ``brokerId`` says so."""
     role = {"brokerRole": "SLAVE", "slaveReadEnable": "true"} if "brokerId" in settings else {}
-    return apache.ApacheBroker(home, namesrv, name=name, cluster=CLUSTER, port=port, settings=SETTINGS | role | settings)
+    return apache.ApacheBroker(home, namesrv, name=name, cluster=CLUSTER, port=port, settings=SETTINGS | role | settings, version=version)
 
 
 Broker = OurBroker | apache.ApacheBroker

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from asking import exchange
 
+from sprocketmq.broker.pop.assignments import AssignmentHandlers
 from sprocketmq.broker.replication import metadata
 from sprocketmq.broker.replication.metadata_answers import version_text
 from sprocketmq.protocol.bodies import DelayOffsets, SubscriptionGroupConfig
+from sprocketmq.protocol.codes import ResponseCode
 from sprocketmq.protocol.frame import FrameBuffer
 from sprocketmq.testing import eventually
 
@@ -72,3 +74,19 @@ async def test_a_new_topic_is_copied_when_its_first_message_comes(pair, connect,
     await eventually(lambda: "paid" in slave.topics)
     config = next(topic.config for topic in slave.topics if topic.name == "paid")
     assert (config.write_queue_nums, config.attributes["message.type"]) == (8, "FIFO")
+
+
+async def test_a_master_without_request_modes_hands_on_everything_else(pair, monkeypatch):
+    """Apache's brokers before 5.0 do not know request 402."""
+    refused = []
+
+    def refuse(_, conn, command):
+        refused.append(command.code)
+        conn.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="request type 402 not supported")
+
+    monkeypatch.setattr(AssignmentHandlers, "all_modes", refuse)
+    monkeypatch.setattr(metadata, "INTERVAL_S", 0.01)
+    master, slave = await pair()
+    master.offsets.commit("readers", "orders", 0, 5)
+    await eventually(lambda: slave.offsets.get("readers", "orders", 0) == 5)
+    assert set(refused) == {402}

@@ -153,8 +153,9 @@ class MetadataSync:
             groups = SubscriptionGroupTable.decode(body)
             if groups.data_version != self._groups.data_version:
                 self._groups.replace(groups)
-        answer = await self._ask(conn, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
-        self._modes.replace(MessageRequestModes.decode(answer.body))
+        answer = await self._ask(conn, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {}, or_code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        if answer.code == ResponseCode.SUCCESS:  # Apache's broker has modes since 5.0
+            self._modes.replace(MessageRequestModes.decode(answer.body))
         # What clients committed here has to be compared also when the master's table is the same; and a former master may have the same
         # version with offsets that it alone took.
         known = self._offsets.data_version if conn is self._conn and not self._offsets.own else DataVersion(-1)
@@ -194,9 +195,9 @@ class MetadataSync:
         self._boot = boot
         return rewound
 
-    async def _ask(self, conn: Connection, code: int, ext: Mapping[str, str]) -> Command:
+    async def _ask(self, conn: Connection, code: int, ext: Mapping[str, str], *, or_code: int = ResponseCode.SUCCESS) -> Command:
         answer = await conn.request(code, ext=ext, timeout_s=TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code not in (ResponseCode.SUCCESS, or_code):
             raise RemoteProtocolError(f"{conn.address} answers request {code} with {answer.code}: {answer.remark}")
         return answer
 
