@@ -321,6 +321,30 @@ def broker_port() -> int:
     return free_ports(-2, 1)
 
 
+class AdminTool:
+    """The admin tool of a release, in a process of its own for each command: some commands end theirs."""
+
+    def __init__(self, home: Path, version: str) -> None:
+        settings = home / "conf" / "logback_tools.xml"  # releases before 5.0 do not start without it
+        settings.parent.mkdir(parents=True)
+        settings.write_text("<configuration></configuration>")
+        self._command = [tool("java"), *SMALL, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+        self._command += ["-cp", f"{jars(version)}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
+
+    def run(self, *arguments: str) -> str:
+        """Run a command and return what it prints to either stream."""
+        done = subprocess.run(
+            [*self._command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return "\n".join(line for line in done.stdout.splitlines() if "|-" not in line)
+
+
 class ApacheBroker(JavaProcess):
     """Apache's broker (a master with ASYNC_FLUSH) on free ports; ready and registered at `namesrv` when constructed.
 

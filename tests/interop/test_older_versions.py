@@ -89,6 +89,40 @@ async def test_what_our_client_batches_by_itself_has_its_own_keys_and_ids(java: 
         assert [found.properties["number"] for found in await admin.query_by_key(topic, "key-7")] == ["7"]
 
 
+async def test_brokers_of_ours_and_of_an_older_release_in_one_cluster(
+    tmp_path: Path, older: Older, java: apache.JavaClient, request: pytest.FixtureRequest
+) -> None:
+    """Half of the messages goes to either broker, each in the shape that it understands."""
+    topic, group = "OlderShared", "older_shared"
+    where = (
+        "--namesrv",
+        older.namesrv,
+        "--cluster",
+        older.cluster,
+        "--name",
+        "ours-joining",
+        "--port",
+        "0",
+        "--store",
+        str(tmp_path / "store"),
+    )
+    joining = OurProcess(tmp_path / "joining", "broker", *where)
+    request.addfinalizer(joining.stop)
+    async with (
+        AdminClient(namesrv=older.namesrv) as admin,
+        Producer("older", namesrv=older.namesrv, batching=Batching(max_delay_ms=20)) as producer,
+    ):
+        await admin.create_topic(topic, queues=2, cluster=older.cluster)
+        route = await admin.route(topic)
+        assert {data.broker_name for data in route.broker_datas} == {"apache-a", "ours-joining"}
+        sent = described(topic)
+        results = await asyncio.gather(*(producer.send(ours(one)) for one in sent))
+        assert {result.broker_name for result in results} == {"apache-a", "ours-joining"}
+        await assert_all_clients_read(java, older.namesrv, topic, sent)
+        assert [found.properties["number"] for found in await admin.query_by_key(topic, "key-7")] == ["7"]
+    assert len(java.consume(older.namesrv, group, topic, len(sent))) == len(sent)
+
+
 async def test_a_delivery_time_is_kept_or_refused(older: Older) -> None:
     topic = "OlderTimed"
     async with AdminClient(namesrv=older.namesrv) as admin, Producer("older", namesrv=older.namesrv) as producer:

@@ -172,6 +172,10 @@ def settings_table(config: BrokerConfig, role: BrokerRole, address: str) -> dict
         "fast_port_enable": config.fast_port_enable,
         "tls_mode": tls.mode if tls is not None else "disabled",
         "tls_client_auth": tls.client_auth if tls is not None else "none",
+        # mqadmin exportConfigs of releases before 5.3 fails without these.
+        "traceOn": True,
+        "useTLS": bool(config.tls_client),
+        "filterServerNums": 0,
     }
     given: dict[str, object] = {
         "haListenPort": config.ha_port,
