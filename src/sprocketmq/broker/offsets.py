@@ -1,7 +1,6 @@
 """Consumer offsets: the position of each group in each queue (codes 14, 15 and 43)."""
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 from sprocketmq.broker.clients import ClientRegistry
 from sprocketmq.broker.cold_reads import ColdReads, DiskReads
 from sprocketmq.broker.groups import GroupTable
+from sprocketmq.broker.memory import memory_bytes
 from sprocketmq.broker.topics import TopicTable
 from sprocketmq.broker.waiting_request import WaitingRequest
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
@@ -30,8 +30,8 @@ OWN_TABLE = "ownOffsetTable"
 HANDED_OVER = "handedOver"
 # The reference counts a table version per this many commits, as slaves copy the table when it changes.
 COMMITS_PER_VERSION = 500
-# A first message within this distance of the log's end counts as recent: 40 % of the machine's memory, as in the reference.
-YOUNG_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 5
+# A first message within this distance of the log's end counts as recent: 40 % of the memory, as in the reference.
+YOUNG_BYTES = memory_bytes() * 2 // 5
 
 
 class OffsetTable:

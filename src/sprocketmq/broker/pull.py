@@ -5,7 +5,6 @@ A pull of messages that are not in the page cache waits until another thread has
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -18,6 +17,7 @@ from sprocketmq.broker.filters.refusals import TURNED_OFF, FilterRefused, condit
 from sprocketmq.broker.filters.sql92 import Condition
 from sprocketmq.broker.groups import GroupRefused, GroupTable
 from sprocketmq.broker.held_pulls import HeldPulls
+from sprocketmq.broker.memory import memory_bytes
 from sprocketmq.broker.metrics.counters import BrokerCounters
 from sprocketmq.broker.offsets import OffsetTable
 from sprocketmq.broker.replication.roles import MASTER_ID, BrokerRole
@@ -61,14 +61,6 @@ def _read_forbidden(group: str, topic: str) -> PullRefused:
 @lru_cache(maxsize=4096)
 def _parse_expression(topic: str, expression: str) -> frozenset[int] | None:
     return tag_filter(build_subscription(topic, expression, 0))
-
-
-def memory_bytes() -> int:
-    """Return the size of the machine's memory; a huge number where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return 1 << 62
 
 
 class PullHandlers:
