@@ -96,7 +96,8 @@ class RuntimeHandlers:
                 "commitLogMaxOffset": str(store.commitlog_max_offset),
                 "commitLogDirCapacity": f"Total : {total / 2**30:.1f} GiB, Free : {free / 2**30:.1f} GiB.",
                 "commitLogDiskRatio": ratio,
-                f"commitLogDiskRatio_{self._config.store.root}/commitlog": ratio,
+                # Bytes of a path that are no text are shown as escapes.
+                f"commitLogDiskRatio_{self._config.store.root}/commitlog".encode(errors="backslashreplace").decode(): ratio,
                 "consumeQueueDiskRatio": ratio,
                 "dispatchBehindBytes": str(behind_bytes),
                 "dispatchBehindMs": str(behind_ms),

@@ -74,8 +74,12 @@ def to_text(value: object) -> str:
 
 
 def encode_settings(settings: Mapping[str, object]) -> bytes:
-    """Return one line for each setting. Line breaks inside a value become blanks, so that a value cannot forge another setting."""
-    return "".join(f"{name}={' '.join(to_text(value).splitlines())}\n" for name, value in settings.items()).encode()
+    """Return one line for each setting. Line breaks inside a value become blanks, so that a value cannot forge another setting.
+
+    Bytes of a path that are no text are shown as escapes.
+    """
+    lines = (f"{name}={' '.join(to_text(value).splitlines())}\n" for name, value in settings.items())
+    return "".join(lines).encode(errors="backslashreplace")
 
 
 def decode_settings(body: bytes | memoryview) -> dict[str, str]:

@@ -595,6 +595,14 @@ async def test_the_configuration_is_lines_of_text(ask, broker):
     assert '"counter"' in answer.ext["version"]
 
 
+async def test_a_store_whose_path_is_no_text_is_shown_with_escapes(start_broker, connect, tmp_path):
+    """The system takes any bytes as a name, and Python keeps those that it cannot decode as surrogates."""
+    ask = await connect(await start_broker("st\udcffre"))
+    shown = f"{tmp_path}/st\\udcffre"
+    assert f"commitLogDiskRatio_{shown}/commitlog" in RuntimeInfo.decode((await ask(28)).body).table
+    assert f"\nstorePathRootDir={shown}\n" in (await ask(26)).body.decode()
+
+
 async def test_the_number_of_groups_is_bounded(ask, broker, monkeypatch):
     from sprocketmq.broker import groups
 
