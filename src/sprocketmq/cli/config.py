@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sprocketmq.directories import home_directory
 from sprocketmq.errors import ConfigError, SecretFileExposed
 from sprocketmq.net.address import advertise_problem
 from sprocketmq.protocol.credentials import Credentials
@@ -338,9 +339,15 @@ def _from_text(wanted: type, text: str) -> Any:
 
 
 def data_directory() -> Path:
-    """Return the default parent of stores: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: its own)."""
+    """Return the default parent of stores: ``$XDG_DATA_HOME/sprocketmq`` or ``~/.local/share/sprocketmq`` (macOS: its own).
+
+    Raises ConfigError for a user without a home directory.
+    """
     if base := os.environ.get("XDG_DATA_HOME"):
         return Path(base).absolute() / "sprocketmq"
+    home = home_directory()
+    if home is None:
+        raise ConfigError(f"this user ({os.getuid()}) has no home directory: name a directory (--store DIR), or set XDG_DATA_HOME")
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "sprocketmq"
-    return Path.home() / ".local" / "share" / "sprocketmq"
+        return home / "Library" / "Application Support" / "sprocketmq"
+    return home / ".local" / "share" / "sprocketmq"

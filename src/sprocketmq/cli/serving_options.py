@@ -36,6 +36,13 @@ ROLE_HELP = {
 }
 
 
+def _default_store(name: str) -> str:
+    try:
+        return f"default {data_directory()}/{name}"
+    except ConfigError:
+        return "this user has no home directory, which the default is in"
+
+
 def parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of one verb. Options left out are None, so that the configuration file counts."""
     p = ArgumentParser(
@@ -59,7 +66,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
         "--port", type=port_number, help=f"port of the {'nameserver' if verb == 'namesrv' else 'broker'} (default {default_port})"
     )
     kept, name = ("key-value configuration", "namesrv-PORT") if verb == "namesrv" else ("messages", "BROKER_NAME")
-    p.add_argument("--store", metavar="DIR", help=f"directory to keep {kept} in (default {data_directory()}/{name})")
+    p.add_argument("--store", metavar="DIR", help=f"directory to keep {kept} in ({_default_store(name)})")
     if verb != "namesrv":
         p.add_argument("--name", metavar="BROKER_NAME", help="name of the broker (default broker-a)")
         p.add_argument("--cluster", metavar="CLUSTER_NAME", help="name of the cluster (default DefaultCluster)")

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from sprocketmq.clock import SYSTEM_CLOCK, Clock
+from sprocketmq.directories import home_directory
 from sprocketmq.errors import AuthenticationFailed, AuthorizationFailed, BrokerError, ConfigError, SecretFileExposed
 from sprocketmq.net.login import Login
 from sprocketmq.net.tls import TlsConfig
@@ -151,13 +152,20 @@ def access_error(remark: str | None, address: str) -> BrokerError:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A directory with the files of a client, and what named it; None for the one in the home directory, which need not have any."""
+    """A directory with the files of a client, and what named it; None for the one in the home directory, which need not have any.
 
-    path: Path
+    ``path`` is None for a user without a home directory.
+    """
+
+    path: Path | None
     named_by: str | None
 
     def file(self, name: str) -> Path | None:
         """Return the path of a file, None when there is none. Raises ConfigError when there should be one."""
+        if self.path is None:
+            return None
+        if self.named_by is None and not os.access(self.path, os.X_OK):
+            return None  # no such directory, or HOME is that of another user
         client = self.path / CLIENT_DIRECTORY
         path = (client if client.is_dir() else self.path) / name
         if path.exists():
@@ -171,7 +179,9 @@ def _ambient_directory(environment: Mapping[str, str]) -> _Directory:
     named = environment.get(SECURE_VARIABLE)
     if named:
         return _Directory(Path(named), SECURE_VARIABLE)
-    return _Directory(Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sprocketmq", None)
+    base, home = environment.get("XDG_CONFIG_HOME"), home_directory()
+    path = Path(base) if base else home / ".config" if home else None
+    return _Directory(path and path / "sprocketmq", None)
 
 
 def _credentials(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, StoreNotWritable
 
 MAX_BROKERS = 26
 # The offset of a master's HA port from its port.
@@ -50,9 +50,13 @@ def members_of(brokers: int, replicas: int, first_name: str = "broker-a") -> tup
 def check_arrangement(root: Path, members: Sequence[Member]) -> None:
     """Raise ConfigError when ``root`` has stores, but not where ``members`` would look: they would silently start empty.
 
-    The store of a lone member is ``root`` itself; several have theirs in directories of it.
+    The store of a lone member is ``root`` itself; several have theirs in directories of it. Raises StoreNotWritable when ``root`` is hidden
+    from this user.
     """
-    alone = (root / "commitlog").is_dir()
+    try:
+        alone = (root / "commitlog").is_dir()
+    except PermissionError as e:
+        raise StoreNotWritable(str(root), e.strerror or str(e)) from e
     if len(members) > 1 and alone:
         where = members[0].store(root)
         raise ConfigError(

@@ -1,10 +1,12 @@
 """Names and ids of the brokers of a cluster on one machine."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, StoreNotWritable
 from sprocketmq.processes.members import Member, check_arrangement, members_of
 
 
@@ -45,3 +47,14 @@ def test_a_store_is_not_left_behind_in_another_arrangement(tmp_path):
     check_arrangement(tmp_path / "cluster", several)
     with pytest.raises(ConfigError, match=r"holds the stores of several brokers \(broker-a, broker-b\): start as many again, or name one"):
         check_arrangement(tmp_path / "cluster", lone)
+
+
+def test_a_directory_that_is_hidden_from_this_user_is_named(tmp_path, monkeypatch):
+    def hidden(self):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "is_dir", hidden)
+    with pytest.raises(
+        StoreNotWritable, match=f"store {tmp_path} is not writable: Permission denied; choose another directory with --store"
+    ):
+        check_arrangement(tmp_path, members_of(1, 0))

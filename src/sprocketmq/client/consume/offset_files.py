@@ -18,6 +18,7 @@ from typing import IO
 
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.instance import Instance
+from sprocketmq.directories import home_directory
 from sprocketmq.errors import ConfigError, OffsetsLocked, OffsetsNotSaved, RemoteProtocolError
 from sprocketmq.protocol.bodies import ResetOffsets as OffsetTable
 from sprocketmq.protocol.message import MessageQueue
@@ -33,8 +34,14 @@ MAX_FILE_BYTES = 64 << 20
 
 
 def default_directory() -> Path:
-    """Return where offsets are kept without ``offsets_dir``: ``.rocketmq_offsets`` in the user's home, as for Java clients."""
-    return Path.home() / ".rocketmq_offsets"
+    """Return where offsets are kept without ``offsets_dir``: ``.rocketmq_offsets`` in the user's home, as for Java clients.
+
+    Raises ConfigError for a user without a home.
+    """
+    home = home_directory()
+    if home is None:
+        raise ConfigError("this user has no home directory for the offsets of broadcasting consumers: name a directory (offsets_dir=)")
+    return home / ".rocketmq_offsets"
 
 
 class OffsetFile:

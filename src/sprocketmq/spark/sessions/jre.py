@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from sprocketmq.directories import home_directory
 from sprocketmq.errors import ConfigError
 from sprocketmq.spark.version_checks import installed_version, spark_version
 
@@ -166,6 +167,7 @@ def _write_shim(home: Path, text: str) -> Path:
 
 def cache_directory() -> Path:
     """Return the cache directory of this package; it may not exist or not be writable."""
+    home = home_directory() or Path(os.devnull)  # below which nothing can be made
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "sprocketmq"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sprocketmq"
+        return home / "Library" / "Caches" / "sprocketmq"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "sprocketmq"

@@ -100,6 +100,7 @@ def session(
     else:
         settings["spark.master"] = url
         if SparkContext._gateway is None:  # noqa: SLF001 - PySpark has no public name for it
+            _check_user()
             jvm = _Jvm(given, quick=quick_start, stacks=log_file is not None or bool(os.environ.get(DEBUG_VARIABLE)))
             launch = jvm.environment
             settings |= {"spark.driver.memory": memory, _JVM_OPTIONS: jvm.options}
@@ -116,6 +117,21 @@ def session(
     if jvm is not None and jvm.class_data is not None:
         note_at_exit(jvm.class_data, lambda: _loaded_classes(spark))
     return spark
+
+
+def _check_user() -> None:
+    """Raise ConfigError for a user whom the system has no name of: Hadoop's login, which Spark begins with, fails without one."""
+    if os.name != "posix":
+        return
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ConfigError(
+            f"Spark cannot start for user {os.getuid()}, of whom this system has no entry: add one to /etc/passwd, which containers do in"
+            " their image or when they start, or run this as another user"
+        ) from None
 
 
 def launch_environment() -> dict[str, str]:
