@@ -181,8 +181,10 @@ class StagedSends:
             if waits:
                 command.body = b""  # a view would keep a receive buffer alive
                 waiting.append(Stored(conn, command, ext, now))
+            elif ext is not None:
+                conn.succeed(command, ext)
             else:
-                conn.respond(command, 0, ext=ext)
+                conn.respond(command, 0)
         if run_sizes:
             counters.of_type(run_topic, run_type).add(run_messages, run_bytes, run_sizes, took)
         counters.put_messages += messages + run_messages
@@ -192,6 +194,9 @@ class StagedSends:
         if waiting or self._acks.replicas:
             self._flusher.wait(waiting)
         if self._arrivals.late:
+            return
+        topics = {one[2] for one in staged}
+        if not any(topic.pops or topic.held for topic in topics):
             return
         for _, _, topic, queue_id, _, _, _, tag, _, _, _, _ in staged:
             if topic.pops or (topic.held and queue_id in topic.held):

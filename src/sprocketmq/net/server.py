@@ -19,7 +19,7 @@ from sprocketmq.net.sockets import descriptor_limit
 from sprocketmq.net.tasks import Background
 from sprocketmq.net.tls_listener import TlsListener
 from sprocketmq.protocol.codes import CODES_BY_LOW_BITS, FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
-from sprocketmq.protocol.command import Command, encode_head
+from sprocketmq.protocol.command import Command, encode_head, encode_success
 from sprocketmq.protocol.frame import TLS_HANDSHAKE, FrameError, ReceiveBuffer
 from sprocketmq.protocol.records import pack_host
 
@@ -39,6 +39,8 @@ RECEIVE_BYTES = 1 << 20
 REQUESTS_PER_WRITE = 32
 
 _BINARY = int(SerializeType.ROCKETMQ)
+# Answers with no more fields than this are far from the limits of a frame.
+_SHORT_EXT_BYTES = 64 << 10
 
 # Answers that are logged; the guard logs those of its own (NO_PERMISSION).
 _REJECTIONS = frozenset(
@@ -252,6 +254,15 @@ class ServerConnection(Link):
                 ResponseCode.SYSTEM_ERROR, opaque=request.opaque, flag=FLAG_RESPONSE, remark=str(e), serialize=self._serialize
             )
         self.write(head, body)
+
+    def succeed(self, request: Command, ext: bytes) -> None:
+        """Answer ``request`` as ``respond`` does with code 0 and ready JSON text, in less time: most answers to sends are such."""
+        if not self._in_batch or self._serialize or self.closed or request.flag & FLAG_ONEWAY or len(ext) > _SHORT_EXT_BYTES:
+            self.respond(request, ResponseCode.SUCCESS, ext=ext)
+            return
+        if self._observer is not None:
+            self._answers.append(request.code << 17)
+        self._out.append(encode_success(request.opaque, ext))
 
     def oneway(self, code: int, *, ext: Mapping[str, str] | None = None, body: Buffers = b"") -> None:
         """Send the client a request that needs no response."""

@@ -130,11 +130,10 @@ class Appender:
             return self._stage_unusual(queue, body, properties, tags_code, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times)
         if log_offset + size + _BLANK_BYTES > log.limit:
             log_offset = self._roll(size)
-        now = self._time_ms()
-        if now < self._last_ms:
-            now = self._last_ms  # store times never go back, or looking up by time would miss
+        if log.pieces:  # of this commit, whose messages have one store time
+            now = self._last_ms
         else:
-            self._last_ms = now
+            self._last_ms = now = max(self._time_ms(), self._last_ms)  # times never go back, or looking up by time would miss
         offset = queue.next
         head = _pack_head(
             size,

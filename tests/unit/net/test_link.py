@@ -55,6 +55,49 @@ async def test_a_request_is_answered(served, pool):
     assert (answer.code, answer.ext, answer.body) == (0, {"name": "wert ä"}, b"hello")
 
 
+class Succeeding(EchoHandler):
+    """Answers in the short way: at once, or in the next turn of the loop."""
+
+    def on_request(self, conn, command):
+        if command.code == LATER:
+            asyncio.get_running_loop().call_soon(conn.succeed, command, b'{"how":"later"}')
+        else:
+            conn.succeed(command, b'{"how":"%b"}' % (b"x" * len(command.body)))
+
+
+class Observer:
+    """Counts answers as the broker's metrics do."""
+
+    def __init__(self):
+        self.at_once, self.late = [], []
+
+    def now(self):
+        return 0.0
+
+    def answered(self, answers, since):
+        self.at_once += answers
+
+    def answered_late(self, request, code, since, *, long_polling):
+        self.late.append((request.code, code))
+
+
+async def test_a_successful_answer_in_short_arrives_like_others(pool):
+    observer = Observer()
+    server = RemotingServer(Succeeding(), name="broker", observer=observer)
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    conn = await pool.get(address)
+    asked = [(ECHO, b""), (ECHO, b"12"), (LATER, b""), (ECHO, bytes(100_000))]  # the last is too long for the short way
+    answers = await asyncio.gather(*(conn.request(code, body=body, timeout_s=60) for code, body in asked))
+    conn.oneway(ECHO)
+    await conn.request(LATER, timeout_s=60)
+    assert [(answer.code, answer.ext, answer.flag, bytes(answer.body)) for answer in answers] == [
+        (0, {"how": how}, 1, b"") for how in ("", "xx", "later", "x" * 100_000)
+    ]
+    assert [code >> 17 for code in observer.at_once] == [ECHO] * 4
+    assert observer.late == [(LATER, 0)] * 2
+    await server.stop()
+
+
 async def test_many_requests_in_flight_are_paired_with_their_answers(served, pool):
     _, _, address = served
     conn = await pool.get(address)

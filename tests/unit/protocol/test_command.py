@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sprocketmq.errors import LocalProtocolError, RemoteProtocolError
-from sprocketmq.protocol.codes import LanguageCode, RequestCode, SerializeType
-from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command, encode_head, to_ext
+from sprocketmq.protocol.codes import FLAG_RESPONSE, LanguageCode, RequestCode, SerializeType
+from sprocketmq.protocol.command import MAX_FRAME_LENGTH, Command, decode_command, encode_command, encode_head, encode_success, to_ext
 from sprocketmq.protocol.headers import PullRequest, QueueRequest, SendMessageV2
 
 int16 = st.integers(-(2**15), 2**15 - 1)
@@ -75,6 +75,12 @@ def test_a_binary_command_decodes_to_what_was_encoded(code, opaque, flag, versio
 def test_ready_made_fields_and_a_map_give_the_same_header(ext):
     ready = encode_head(1, opaque=2, ext=msgspec.json.encode(ext))
     assert ready == encode_head(1, opaque=2, ext=ext)
+
+
+@given(ext_maps, st.integers(0, 2**31 - 1))
+def test_the_short_way_to_an_answer_gives_the_same_frame(ext, opaque):
+    ready = msgspec.json.encode(ext)
+    assert encode_success(opaque, ready) == encode_head(0, opaque=opaque, flag=FLAG_RESPONSE, ext=ready)
 
 
 def test_a_command_without_fields_carries_none_and_one_with_an_empty_map_carries_it():

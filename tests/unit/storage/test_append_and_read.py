@@ -311,6 +311,21 @@ def test_store_times_never_go_back(bench: Any) -> None:
     assert bench.messages()[-1].store_timestamp_ms == times[-1]
 
 
+def test_the_messages_of_a_commit_have_one_store_time(bench: Any) -> None:
+    """Also the first one after a commit, and the first of the next segment, is at most as old as its own staging."""
+    times = []
+    for _ in range(2):
+        bench.clock.advance(1.0)
+        times += [bench.clock.time_ms()] * 3
+        for _ in range(3):
+            bench.stage(b"x" * 30_000)  # a segment has room for two
+            bench.clock.advance(0.001)
+        bench.store.commit()
+    found = [m.store_timestamp_ms for m in bench.messages()]
+    assert found == sorted(found)
+    assert all(0 <= at - since <= 2 for at, since in zip(found, times, strict=True))
+
+
 def test_thousands_of_messages_in_one_commit(bench: Any) -> None:
     for i in range(3000):
         bench.stage(b"%d" % i)
