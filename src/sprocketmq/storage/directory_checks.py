@@ -129,6 +129,23 @@ def _data_below(fs: FileSystem, directory: str) -> Iterator[bool]:
             yield from (bool(entry.size) for entry in fs.list(f"{directory}/{queue.name}"))
 
 
+def check_mapping(fs: FileSystem, root: str) -> None:
+    """Raise OSError when files of a new store could not be mapped; those of an old one are mapped when it is opened.
+
+    Not every file system of FUSE can. It would take messages, which nobody could read.
+    """
+    if fs.list(f"{root}/commitlog"):
+        return
+    path = f"{root}/config/mapped"
+    file = fs.open(path, create=True)
+    try:
+        file.pwrite(b"can this be mapped?", 0)
+        file.map(1)
+    finally:
+        file.close()
+        fs.unlink(path)
+
+
 def check_version(fs: FileSystem, root: str) -> Snapshot | None:
     """Return the store's snapshot, None when it is missing or damaged. Raises StoreNotSupported for one of a newer version."""
     path = f"{root}/{DISPATCHED}"

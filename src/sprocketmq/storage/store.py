@@ -19,6 +19,7 @@ from sprocketmq.errors import (
     StoreDamaged,
     StoreFailed,
     StoreIsReplica,
+    StoreNotSupported,
     StoreNotWritable,
     StoreWriteFailed,
 )
@@ -26,7 +27,7 @@ from sprocketmq.protocol.names import APACHE_TIMER_TOPIC
 from sprocketmq.protocol.records import Record
 from sprocketmq.storage.appender import Appender
 from sprocketmq.storage.config import StoreConfig
-from sprocketmq.storage.directory_checks import check_directory
+from sprocketmq.storage.directory_checks import check_directory, check_mapping
 from sprocketmq.storage.foreign_timers import check_timer_log, check_timer_queue
 from sprocketmq.storage.fs import NO_ROOM, REAL_FS, FileSystem, will_need
 from sprocketmq.storage.index.index_follower import StoreIndex
@@ -113,6 +114,7 @@ class MessageStore:
                 self._fs.make_dirs(self._root + name)
             self.folds_case = self._fs.exists(f"{self._root}/COMMITLOG")
             self._lock = DirectoryLock(self._fs, self._root)
+            check_mapping(self._fs, self._root)
             recovered = StoreRecovery(self._fs, self.config, self._log, self._table, self.index).run(progress)
             check_timer_queue(self._fs, self._root, self.max_offset(APACHE_TIMER_TOPIC, 0))
             self._maintenance.start(recovered.snapshot, recovered.checkpoint)
@@ -125,6 +127,9 @@ class MessageStore:
             self.abandon()
             if e.errno == errno.EIO:
                 raise StoreDamaged(e.filename or self._root, 0, e.strerror or str(e)) from e
+            if e.errno == errno.ENODEV:
+                reason = "its file system cannot map files into memory, which is how messages are read"
+                raise StoreNotSupported(self._root, reason, "choose a directory on a local disk (--store)") from e
             raise StoreNotWritable(self._root, e.strerror or str(e)) from e
         except SprocketError:
             self.abandon()

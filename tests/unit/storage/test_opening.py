@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotWritable
+from sprocketmq.errors import ConfigError, StoreDamaged, StoreLocked, StoreNotSupported, StoreNotWritable
 from sprocketmq.storage.fs import RealFileSystem
 from sprocketmq.storage.store import MessageStore, StoreConfig
 
@@ -133,3 +133,18 @@ def test_a_small_store_opens_in_a_few_milliseconds(bench: Any) -> None:
         bench.restart()
         spent_s.append(time.thread_time() - began_s)
     assert min(spent_s) < 0.05
+
+
+def test_a_file_system_that_cannot_map_files_is_refused_before_it_takes_messages(make_bench: Any) -> None:
+    """Some of FUSE's cannot: what was written there could not be read."""
+    bench = make_bench()
+    bench.stop()
+    bench.fs.fail("map", errno.ENODEV)
+    store = MessageStore(StoreConfig(bench.root), fs=bench.fs)
+    with pytest.raises(
+        StoreNotSupported, match="its file system cannot map files into memory, which is how messages are read; choose a directory"
+    ):
+        store.open()
+    bench.fs.heal()
+    store.open()
+    store.close()
