@@ -328,6 +328,7 @@ class AdminTool:
         settings = home / "conf" / "logback_tools.xml"  # releases before 5.0 do not start without it
         settings.parent.mkdir(parents=True)
         settings.write_text("<configuration></configuration>")
+        self._home = home
         self._command = [tool("java"), *SMALL, *OPENED, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
         self._command += ["-cp", f"{jars(version)}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
 
@@ -335,6 +336,7 @@ class AdminTool:
         """Run a command and return what it prints to either stream."""
         done = subprocess.run(
             [*self._command, *arguments],
+            cwd=self._home,  # some commands write files there
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
