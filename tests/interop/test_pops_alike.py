@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.interop.sides import PATIENCE_S, Side, ask
 
-from sprocketmq import AdminClient, Message, Producer
+from sprocketmq import AdminClient, Message, MessageQueue, Producer, PullConsumer
 from sprocketmq.net.client import Connection
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.records import decode_records
@@ -117,9 +117,16 @@ async def create(side: Side, topic: str, group: str, *, queues: int, message_typ
 
 
 async def send(side: Side, topic: str, *messages: Message) -> None:
+    """Send, and wait until the messages are in queues: Apache's broker puts them there a moment after its answer."""
     async with Producer(group="PopsAlikeSender", namesrv=side.namesrv) as producer:
-        for message in messages:
-            await producer.send(message)
+        results = [await producer.send(message) for message in messages]
+    async with PullConsumer("PopsAlikeReader", namesrv=side.namesrv) as reader:
+
+        async def in_queues() -> bool:
+            ends = [await reader.max_offset(MessageQueue(topic, one.broker_name, one.queue_id)) for one in results]
+            return all(end > one.queue_offset for end, one in zip(ends, results, strict=True))
+
+        await eventually(in_queues, timeout_s=PATIENCE_S)
 
 
 async def test_in_order_what_follows_a_message_that_comes_again_comes_again_too(side: Side, popper: Callable[[str, str], Popper]) -> None:
