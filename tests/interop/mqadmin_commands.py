@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,20 @@ class Case:
     arguments: str
     prints: str
     lacks: str = ""
+
+    def run(self, tool: Callable[..., str], facts: dict[str, str], arguments: str = "") -> tuple[bool, str]:
+        """Run it with ``tool``, and return whether that was as expected, and what it printed. ``arguments`` replace its own.
+
+        The id of the message that ``sendMessage`` sends becomes the fact ``msg_id``.
+        """
+        words = [word.format(**facts) for word in (arguments or self.arguments).split()]
+        printed = tool(self.command, "-n", facts["namesrv"], *words)
+        if self.command == "sendMessage" and (sent := re.search(r"\b[0-9A-F]{32,}\b", printed)):
+            facts["msg_id"] = sent[0]
+        for left in re.findall(r"(?:is written to file|Message Body Path:) +(/\S+)", printed):
+            Path(left).unlink(missing_ok=True)  # under the system's temporary directory, whatever the tool is told
+        pattern = self.prints.format(**{name: re.escape(value) for name, value in facts.items()}) if "{" in self.prints else self.prints
+        return re.search(pattern, printed) is not None and (bool(self.lacks) or re.search(FAILED, printed) is None), printed
 
 
 def refused(command: str, arguments: str, lacks: str, prints: str = r"CODE: 3 +DESC: +request type \d+ not supported") -> Case:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.certificates import Authority
 from tests.interop.apache import JavaClient
-from tests.interop.mqadmin_commands import CASES, ENDLESS, FAILED
+from tests.interop.mqadmin_commands import CASES, ENDLESS, Case
 from tests.interop.secured import ADMIN, Secured, our_secured_servers
 
 from sprocketmq.net.server_tls import TlsMode
@@ -52,19 +51,10 @@ def test_the_guide_says_which_commands_work(java: JavaClient, servers: Secured, 
     with admin.push_consumer(servers.namesrv, "reading", TOPIC) as consumer:
         assert len(consumer.take(3)) == 3
         for case in CASES:
-            arguments = [word.format(**facts) for word in case.arguments.split()]
-            pattern = case.prints.format(**{name: re.escape(value) for name, value in facts.items()}) if "{" in case.prints else case.prints
 
-            def as_expected(
-                command: str = case.command, arguments: list[str] = arguments, pattern: str = pattern, lacks: str = case.lacks
-            ) -> bool:
-                printed = admin.mqadmin(command, "-n", servers.namesrv, *arguments)
-                if command == "sendMessage" and (sent := re.search(r"\b[0-9A-F]{32,}\b", printed)):
-                    facts["msg_id"] = sent[0]
-                for left in re.findall(r"(?:is written to file|Message Body Path:) +(/\S+)", printed):
-                    Path(left).unlink(missing_ok=True)  # under the system's temporary directory, whatever the tool is told
-                wrong[command] = printed
-                return re.search(pattern, printed) is not None and (bool(lacks) or re.search(FAILED, printed) is None)
+            def as_expected(case: Case = case) -> bool:
+                done, wrong[case.command] = case.run(admin.mqadmin, facts)
+                return done
 
             if case.command == "queryMsgTraceById":
                 wait_until(as_expected, what="the trace of a message")  # it is sent a little later than the message
