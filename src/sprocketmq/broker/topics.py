@@ -428,9 +428,10 @@ class TopicTable:
 
         A slave whose master is gone has them for topics that were created in the master's last second.
         """
-        known = {name.casefold() for name in self._topics} if self._folds_case() else self._topics.keys()
+        fold = str.casefold if self._folds_case() else str
+        known = {fold(name) for name in self._topics}
         for name in store.topics_on_disk():
-            if (name.casefold() if self._folds_case() else name) not in known:
+            if fold(name) not in known:
                 used = [queue_id for queue_id in range(MAX_ADOPTED_QUEUES) if store.max_offset(name, queue_id) > 0]
                 attributes = {QUEUE_TYPE: BATCH_QUEUES} if name in store.batch_topics else NO_ATTRIBUTES
                 self.create_internal(name, max(used, default=0) + 1, attributes=attributes)

@@ -176,13 +176,11 @@ class KeyIndex:
             return
         end = self._offered_end
         staged: list[StagedSend] = []
-        pending = self._pending
-        while pending and limit > 0:  # the appending thread may add more meanwhile, whose end then is later than ``end``
-            send = pending.popleft()
-            staged.append(send)
-            limit -= 1 if type(send[2]) is int else message_count(send)
-        if pending:
-            end = min(end, first_log_offset(pending[0]))
+        while self._pending and limit > 0:  # the appending thread may add more meanwhile, whose end then is later than ``end``
+            staged.append(self._pending.popleft())
+            limit -= message_count(staged[-1])
+        if self._pending:
+            end = min(end, first_log_offset(self._pending[0]))
         self._attempt(lambda: self._index(staged), end)
 
     def drain(self) -> None:
