@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,23 @@ def saved(store: Path, name: str) -> dict[str, Any]:
     except (FileNotFoundError, RemoteProtocolError):
         return {}
     return found
+
+
+# Fields of a topic's configuration. Releases before 5.0 have no attributes.
+OLDER_FIELDS = ("readQueueNums", "writeQueueNums", "perm")
+FIELDS = (*OLDER_FIELDS, "attributes")
+
+
+def tables(broker: Broker, topics: Iterable[str], group: str, consumed: str, fields: Sequence[str] = FIELDS) -> dict[str, Any]:
+    """Return what a broker has saved of these topics, of a group, and of the group's offsets in the topic that it has consumed."""
+    known = saved(broker.store, "topics").get("topicConfigTable", {})
+    groups = saved(broker.store, "subscriptionGroup").get("subscriptionGroupTable", {})
+    offsets = saved(broker.store, "consumerOffset").get("offsetTable", {}).get(f"{consumed}@{group}", {})
+    return {
+        "topics": {name: [known.get(name, {}).get(field) for field in fields] for name in topics},
+        "group": group in groups,
+        "offsets": {str(queue_id): offset for queue_id, offset in offsets.items()},
+    }
 
 
 def caught_up(slave: Broker, master: Broker, timeout_s: float = COPIED_S) -> int:

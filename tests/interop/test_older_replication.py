@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop import apache
+from tests.interop import apache, replicating
 from tests.interop.ours import OurProcess
 from tests.interop.replicating import (
     CLUSTER,
     COPIED_S,
+    OLDER_FIELDS,
+    Broker,
     OurBroker,
     apache_broker,
     assert_same_logs,
     assert_same_queues,
     messages,
     runtime,
-    saved,
 )
 from tests.interop.test_older_versions import RELEASES
 from tests.interop.test_replication_takeover import QUEUES, read_on
@@ -43,16 +44,9 @@ def fill(java: apache.JavaClient, namesrv: str) -> None:
     assert len(java.consume(namesrv, GROUP, TOPIC, COUNT + 5)) == COUNT + 5
 
 
-def tables(broker: OurBroker | apache.ApacheBroker) -> dict[str, Any]:
+def tables(broker: Broker) -> dict[str, Any]:
     """Return what a broker has saved of the topic and its group."""
-    topic = saved(broker.store, "topics").get("topicConfigTable", {}).get(TOPIC, {})
-    groups = saved(broker.store, "subscriptionGroup").get("subscriptionGroupTable", {})
-    offsets = saved(broker.store, "consumerOffset").get("offsetTable", {}).get(f"{TOPIC}@{GROUP}", {})
-    return {
-        "topic": [topic.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")],
-        "group": GROUP in groups,
-        "offsets": {str(queue_id): offset for queue_id, offset in offsets.items()},
-    }
+    return replicating.tables(broker, [TOPIC], GROUP, TOPIC, OLDER_FIELDS)
 
 
 @pytest.mark.parametrize("version", [*RELEASES])

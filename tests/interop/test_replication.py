@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop import apache
+from tests.interop import apache, replicating
 from tests.interop.ours import OurProcess
 from tests.interop.replicating import (
     CLUSTER,
@@ -26,7 +26,6 @@ from tests.interop.replicating import (
     log_end,
     messages,
     runtime,
-    saved,
 )
 from tests.interop.test_replication_takeover import QUEUES, read_on
 from tests.waiting import freeze
@@ -124,17 +123,7 @@ def test_apaches_slave_of_our_sync_master(home: Path, java: apache.JavaClient, o
 
 def tables(broker: Broker, topics: Topics) -> dict[str, Any]:
     """Return what a broker has saved of these topics and their group."""
-    known = saved(broker.store, "topics").get("topicConfigTable", {})
-    groups = saved(broker.store, "subscriptionGroup").get("subscriptionGroupTable", {})
-    offsets = saved(broker.store, "consumerOffset").get("offsetTable", {}).get(f"{topics.plain}@{topics.group}", {})
-    return {
-        "topics": {
-            name: [known.get(name, {}).get(key) for key in ("readQueueNums", "writeQueueNums", "perm", "attributes")]
-            for name in topics.queues
-        },
-        "group": topics.group in groups,
-        "offsets": {str(queue_id): offset for queue_id, offset in offsets.items()},
-    }
+    return replicating.tables(broker, topics.queues, topics.group, topics.plain)
 
 
 def test_our_slave_of_apaches_master(
