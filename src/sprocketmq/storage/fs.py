@@ -432,6 +432,10 @@ def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
     return mincore
 
 
+# The errors of a write that has failed. A second call need not report it again: the system may have dropped what it could not write.
+_LOST = NO_ROOM | {errno.EIO, errno.ENXIO}
+
+
 def _full_sync() -> Callable[[int], None] | None:
     """Return the call that brings a file to the disk on macOS, whose ``fsync`` leaves it in the drive's cache; None elsewhere."""
     try:
@@ -445,8 +449,10 @@ def _full_sync() -> Callable[[int], None] | None:
     def full_sync(fd: int) -> None:
         try:
             fcntl.fcntl(fd, command)
-        except OSError:  # a file system without it, and each says so with another error
-            os.fsync(fd)
+        except OSError as e:
+            if e.errno in _LOST:
+                raise
+            os.fsync(fd)  # a file system without it, and each says so with another error
 
     return full_sync
 
