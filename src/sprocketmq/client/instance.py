@@ -4,6 +4,7 @@ Each client object owns its own instance, so closing one does not affect another
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import time
@@ -60,6 +61,9 @@ REFRESH_SOON_S = 1.0
 _PASSING_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 _AWAY_CODES = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
 
+# Counts the instances of this process.
+INSTANCES = itertools.count()
+
 
 def response_error(response: Command, address: str, topic: str = "") -> SprocketError:
     """Return the typed error of a response with an error code, from the broker at ``address``."""
@@ -70,6 +74,11 @@ def response_error(response: Command, address: str, topic: str = "") -> Sprocket
         return access_error(response.remark, address)
     kind = BrokerBusy if code in _PASSING_CODES else BrokerError
     return kind(code, response.remark, address=address)
+
+
+def _unique_number() -> int:
+    """Return a number of this moment. The clock of Windows stands still for 16 ms, so the last three digits are counted."""
+    return time.monotonic_ns() // 1000 * 1000 + next(INSTANCES) % 1000
 
 
 class Instance(LoopBound):
@@ -145,7 +154,7 @@ class Instance(LoopBound):
         except BaseException:
             await self.namesrv.pool.disconnect()
             raise
-        self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{time.monotonic_ns()}"
+        self.client_id = f"{self.namesrv.local_ip}@{os.getpid()}#{_unique_number()}"
         self.state = OPEN
         await self.watch_loop()
         keep_freed_memory()

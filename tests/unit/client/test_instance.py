@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import time
 
 import pytest
 from fake_cluster import FakeNamesrv, answer, fake_cluster, hang_up, silence
@@ -300,7 +301,9 @@ async def test_close_does_not_wait_for_a_broker_that_does_not_answer(cluster, mo
             await producer.send(Message("t", b"x"))
 
 
-async def test_two_clients_share_nothing():
+async def test_two_clients_share_nothing(monkeypatch):
+    now = time.monotonic_ns()
+    monkeypatch.setattr(instance_module.time, "monotonic_ns", lambda: now)  # the clock of Windows stands still for 16 ms
     async with fake_cluster(1, "t") as cluster:
         first = Producer("g", namesrv=cluster.namesrv.address)
         second = Producer("g", namesrv=cluster.namesrv.address)

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 from unittest.mock import patch
 
+from sprocketmq.client import instance
 from sprocketmq.clock import SystemClock
 from sprocketmq.net.link import Link
 from sprocketmq.net.tasks import Kept
@@ -54,6 +55,7 @@ def seeded(seed: str, loop: VirtualLoop) -> Iterator[None]:
         (secrets, "randbits"): rng.getrandbits,
         (os, "urandom"): rng.randbytes,
         (os, "getpid"): lambda: next(pids),
+        (instance, "INSTANCES"): count(),
         (Link, "__hash__"): serial,
         (Kept, "__hash__"): serial,
     }
