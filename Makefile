@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager test-macos spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager test-macos test-windows spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-disturbed  the tests without Spark, RUNS=10 times, while their event loops and threads run late and in another order"
 	@echo "make test-eager  the tests without Spark, whose tasks begin as soon as they are created"
 	@echo "make test-macos  the tests without Spark, with what macOS lacks and does otherwise"
+	@echo "make test-windows  the tests of clients, with what Windows lacks and does otherwise"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make types     ask pyright whether every type of the API is known"
@@ -104,10 +105,21 @@ test-eager: $(STAMP)
 test-macos: $(STAMP)
 	PYTHONPATH=tests/macos $(PYTEST) -n 4 --dist worksteal -p tests.macos.left_out
 
+# The commands of clients; what is left of tests/unit/cli starts servers.
+WINDOWS_COMMANDS = cluster doctor group interrupts produce_and_consume properties query top topic trace users variables
+
+test-windows: $(STAMP)
+	PYTHONPATH=tests/windows $(PYTEST) -n 4 --dist worksteal -p tests.windows.left_out \
+	  tests/unit/arrow tests/unit/client tests/unit/net tests/unit/protocol $(WINDOWS_COMMANDS:%=tests/unit/cli/test_%.py)
+
+# Clients run on Windows.
+WINDOWS_PACKAGES = client sync net protocol otel arrow.topics cli.produce cli.consume
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --follow-imports silent --no-warn-unreachable --cache-dir .mypy_cache/windows $(WINDOWS_PACKAGES:%=-p sprocketmq.%)
 	$(BIN)/lint-imports
 
 # What a target needs beside the tests: an extra of the same name.

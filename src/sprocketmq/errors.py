@@ -53,6 +53,13 @@ class ConfigError(SprocketError, ValueError):
     """An argument, option, name or environment is wrong."""
 
 
+class NotOnWindows(FatalError, ImportError):
+    """A server was asked for on Windows, or a store, where only clients run. Also an ``ImportError``: importing such a module raises it."""
+
+    def __init__(self) -> None:
+        super().__init__("servers, and commands that read their stores, need Linux or macOS: run them in WSL or a container")
+
+
 class PartNotInstalled(FatalError, ImportError):
     """A module ``part``, of SprocketMQ or of a library, is not installed; ``command`` installs it. Also an ``ImportError``."""
 

@@ -1,13 +1,8 @@
 """Files and ports on macOS, in a process that meets what is different there (``tests/macos/sitecustomize.py``)."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from tests.systems import run_on
 
-ROOT = Path(__file__).parents[2]
 FIRST = """
 import fcntl, os
 synced = []
@@ -29,16 +24,7 @@ def on_macos(tmp_path):
     """Return a function that runs a program in an empty directory, as on macOS, and returns what it prints."""
 
     def run(program, **names):
-        path = os.pathsep.join([str(ROOT / "tests" / "macos"), str(ROOT / "src")])
-        done = subprocess.run(
-            [sys.executable, "-c", "\n".join([*(f"{name} = {value!r}" for name, value in names.items()), program])],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run_on("macos", "\n".join([*(f"{name} = {value!r}" for name, value in names.items()), program]), tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

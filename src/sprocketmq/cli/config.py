@@ -347,7 +347,7 @@ def data_directory() -> Path:
         return Path(base).absolute() / "sprocketmq"
     home = home_directory()
     if home is None:
-        raise ConfigError(f"this user ({os.getuid()}) has no home directory: name a directory (--store DIR), or set XDG_DATA_HOME")
+        raise ConfigError("this user has no home directory: name a directory (--store DIR), or set XDG_DATA_HOME")
     if sys.platform == "darwin":
         return home / "Library" / "Application Support" / "sprocketmq"
     return home / ".local" / "share" / "sprocketmq"

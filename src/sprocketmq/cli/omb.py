@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import re
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from sprocketmq.cli.omb_board import Board
 from sprocketmq.cli.output import print_json, print_table
 from sprocketmq.cli.stopping import on_stop_signals
 from sprocketmq.cli.target import Target
-from sprocketmq.errors import ConfigError
+from sprocketmq.errors import ConfigError, NotOnWindows
 from sprocketmq.net.loops import new_event_loop
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def run(options: OmbOptions, plot: Path | None, *, as_json: bool) -> int:
 
     Returns 1 when sends failed, 128 plus the number of a signal that ended it; what was measured until then is written.
     """
+    if sys.platform == "win32":
+        raise NotOnWindows
     check_packages()
     _check_plot(plot)
     from sprocketmq.omb import comparison, servers

@@ -3,8 +3,11 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import os
 import stat
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +99,12 @@ async def read_chunks(fd: int, progress: MessageProgress) -> AsyncIterator[bytes
     mode = os.fstat(fd).st_mode
     waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
     while True:
-        if waits:
-            await _readable(fd)
-        chunk = os.read(fd, CHUNK_BYTES)
+        if waits and sys.platform == "win32":
+            chunk = await _read_in_thread(fd)
+        else:
+            if waits:
+                await _readable(fd)
+            chunk = os.read(fd, CHUNK_BYTES)
         if not chunk:
             return
         progress.read(len(chunk))
@@ -113,6 +119,32 @@ async def _readable(fd: int) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(fd)
+
+
+async def _read_in_thread(fd: int) -> bytes:
+    """Read where the loop cannot wait for a pipe. A command that is stopped leaves the thread, which ends with the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def end(chunk: bytes, error: OSError | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(chunk)
+        else:
+            done.set_exception(error)
+
+    def read() -> None:
+        chunk, error = b"", None
+        try:
+            chunk = os.read(fd, CHUNK_BYTES)
+        except OSError as e:
+            error = e
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end, chunk, error)
+
+    threading.Thread(target=read, name="sprocketmq-input", daemon=True).start()
+    return await done
 
 
 async def read_lines(fd: int, progress: MessageProgress) -> AsyncIterator[list[bytes]]:

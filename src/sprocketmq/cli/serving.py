@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from sprocketmq.cli.serving_beside import ServedBeside, served_beside
 from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, log_options, parser, read_settings
 from sprocketmq.cli.serving_security import access_word, add_initial_users, ready_fields, security_of, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
-from sprocketmq.errors import SprocketError
+from sprocketmq.errors import NotOnWindows, SprocketError
 from sprocketmq.events import event
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
@@ -56,6 +57,8 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     """Run a serving verb until it is stopped and return its exit code. Raises SprocketError when it cannot start."""
+    if sys.platform == "win32" and not {"-h", "--help"}.intersection(arguments):
+        raise NotOnWindows
     if verb == "dashboard":
         from sprocketmq.cli.dashboard import run_dashboard
 

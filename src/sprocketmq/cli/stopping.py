@@ -17,12 +17,16 @@ def on_stop_signals(act: Callable[[signal.Signals], object]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        loop.add_signal_handler(number, act, number)
+        try:
+            loop.add_signal_handler(number, act, number)
+        except NotImplementedError:  # on Windows
+            signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(act, signal.Signals(number)))
     try:
         yield
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
 

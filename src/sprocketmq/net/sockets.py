@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sys
 
 # More than a server needs, and few enough for programs that go through all of their descriptors. The second is OPEN_MAX of macOS, whose
 # kernel refuses a higher limit even where it names none.
@@ -19,10 +20,10 @@ def disable_nagle(transport: asyncio.BaseTransport) -> None:
 
 def descriptor_limit() -> int:
     """Return how many files and sockets this process may have open, 0 for no known limit."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
+    if sys.platform == "win32":  # no such limit
         return 0
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft, 0)  # unlimited is negative
 
@@ -33,7 +34,7 @@ def raise_descriptor_limit() -> int:
     Shells and service managers give 256 (macOS) or 1024 (Linux) for the sake of programs that call ``select``. A higher one is left alone.
     """
     limit = descriptor_limit()
-    if limit == 0:
+    if sys.platform == "win32" or limit == 0:
         return 0
     import resource
 

@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def write_client(root: Path, authority: bytes | None, access_key: str, secret: S
 def write_new(path: Path, text: bytes, mode: int) -> None:
     """Write a file that does not exist yet. Raises OSError."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
+        _set_mode(file.fileno(), mode)
         file.write(text)
 
 
@@ -190,7 +191,7 @@ def replace_file(path: Path, text: bytes, mode: int) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
+            _set_mode(descriptor, mode)
             file.write(text)
             file.flush()
             os.fsync(descriptor)
@@ -199,6 +200,12 @@ def replace_file(path: Path, text: bytes, mode: int) -> None:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def _set_mode(descriptor: int, mode: int) -> None:
+    """Set the mode of a new file, which depends on the process's mask otherwise. Windows has access lists in its place."""
+    if sys.platform != "win32":
+        os.fchmod(descriptor, mode)
 
 
 def _fill(files: SecureDirectory, authority: KeyPair, server: KeyPair) -> None:

@@ -13,6 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from sprocketmq.errors import NotOnWindows
+
+# Files are read and written at offsets here, and renamed and deleted while they are open.
+if sys.platform == "win32":
+    raise NotOnWindows
+
 Buffer = bytes | bytearray | memoryview
 
 # The errors of a full disk: no blocks left, the user's quota used up, or the file longer than files may be.

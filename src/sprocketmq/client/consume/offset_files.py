@@ -23,7 +23,9 @@ from sprocketmq.errors import ConfigError, OffsetsLocked, OffsetsNotSaved, Remot
 from sprocketmq.protocol.bodies import ResetOffsets as OffsetTable
 from sprocketmq.protocol.message import MessageQueue
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 log = logging.getLogger(__name__)
@@ -103,15 +105,14 @@ class OffsetFile:
 
     def _acquire(self) -> None:
         lock = self.path.with_name(NAME + ".lock").open("ab")
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
-                raise OffsetsLocked(str(self.path)) from None
-            except BaseException:
-                lock.close()
-                raise
+        try:
+            taken = _try_lock(lock)
+        except BaseException:
+            lock.close()
+            raise
+        if not taken:
+            lock.close()
+            raise OffsetsLocked(str(self.path))
         self._lock = lock
 
     def _read(self, path: Path) -> dict[MessageQueue, int] | None:
@@ -206,6 +207,22 @@ def _parse(data: bytes) -> dict[MessageQueue, int]:
         if offset < 0:
             raise RemoteProtocolError(f"it has offset {offset} for {queue}")
     return offsets
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed; return False when another open file of the same name is locked. Raises OSError."""
+    if sys.platform == "win32":
+        try:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+    else:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _free_name(path: Path) -> Path:

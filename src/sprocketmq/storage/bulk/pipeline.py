@@ -15,7 +15,6 @@ A chunk counts only when it begins exactly where the records before it end; ``st
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import subprocess
@@ -48,7 +47,6 @@ _AHEAD_BYTES = 32 << 20
 # 4 MiB of the smallest records, or of properties that are nothing but keys, give some 60 MiB.
 _MAX_ANSWER_BYTES = 256 << 20
 _STALL_S = 60.0
-_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -118,11 +116,7 @@ class _Worker:
         self.input = self.process.stdin.fileno()
         self.output = self.process.stdout.fileno()
         os.set_blocking(self.output, False)
-        if _F_SETPIPE_SZ is not None:
-            with contextlib.suppress(OSError):  # over the user's pipe limit
-                fcntl.fcntl(
-                    self.output, _F_SETPIPE_SZ, _READ_BYTES
-                )  # room for an answer or two; otherwise the worker waits for this process
+        _enlarge_pipe(self.output)
         self.tasks: deque[tuple[int, Task]] = deque()
         self._received = bytearray(_READ_BYTES)
         self._filled = 0
@@ -171,6 +165,16 @@ class _Worker:
             pipe.close()
         process.kill()
         process.wait()
+
+
+def _enlarge_pipe(descriptor: int) -> None:
+    """Give a pipe room for an answer or two, where the system has that: otherwise the worker waits for this process."""
+    import fcntl
+
+    command = getattr(fcntl, "F_SETPIPE_SZ", None)
+    if command is not None:
+        with contextlib.suppress(OSError):  # over the user's pipe limit
+            fcntl.fcntl(descriptor, command, _READ_BYTES)
 
 
 def cut_tasks(log: CommitLog, start: int, task_bytes: int) -> Iterator[Task]:
