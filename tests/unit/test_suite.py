@@ -118,6 +118,9 @@ INSIDE: dict[str, dict[str, str]] = {
     "is the one place that reaches into clients, brokers and stores for all tests": {
         "inside.py": "_bind _held _instance _log _member _out _publishers _room _table",
     },
+    "the loop of another system is made of asyncio's own parts": {
+        "windows/proactor.py": "_call_connection_lost _called_connection_lost _detach _server _sock",
+    },
     "a test says when the work of a timer or of a thread is done": {
         "spark/test_stream_reader.py": "_pause",
         "unit/broker/test_delay.py": "_levels _look",

@@ -68,6 +68,33 @@ with member():
     assert done.stdout.splitlines() == ["[b'one', b'two']", "locked", "free"]
 
 
+def test_a_blocking_client_leaves_signals_to_the_loop_of_the_main_thread(mq, tmp_path):
+    program = f"""
+import asyncio, signal
+from sprocketmq import sync
+async def main():
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    with sync.AdminClient(namesrv={mq.namesrv!r}):
+        print(descriptor >= 0, signal.set_wakeup_fd(descriptor) == descriptor)
+asyncio.run(main())
+"""
+    done = run_on("windows", program, tmp_path)
+    assert (done.stdout, done.stderr) == ("True True\n", "")
+
+
+def test_connections_are_encrypted(tmp_path):
+    program = """
+from sprocketmq import Message, sync
+from sprocketmq.embedded import LocalCluster
+with LocalCluster(secure=True) as mq, sync.Producer("shop", namesrv=mq.namesrv, secure=mq.secure) as producer:
+    futures = [producer.submit(Message("orders", bytes(1000))) for _ in range(1000)]
+    print(len({future.result(30).msg_id for future in futures}))
+"""
+    done = run_on("windows", program, tmp_path)
+    assert (done.stdout, done.stderr) == ("1000\n", "")
+
+
 def test_lines_of_a_pipe_are_sent_as_they_come(mq, command):
     writer = command("produce", "lines", "--json")
     for line in (b"first", b"second"):

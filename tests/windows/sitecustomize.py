@@ -20,6 +20,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from proactor import Policy
+
 _SERVING = (
     *(
         "broker",
@@ -113,9 +115,6 @@ _NAMES = {
 }
 _CHANGED = (os, select, signal, socket, sys, time)
 _VALUES = {"os": {"name": "nt"}, "sys": {"platform": "win32"}}
-_SERVING_FUNCTIONS = {"watch_stdin"}
-# Only asyncio's proactor loop runs on Windows by default; it has none of these.
-_NOT_OF_PROACTOR = ("add_reader", "add_signal_handler", "add_writer", "remove_reader", "remove_signal_handler", "remove_writer")
 _TICK_NS = 15_625_000
 
 
@@ -127,7 +126,7 @@ def _on_windows(name: object) -> bool:
 def _is_client(frame: types.FrameType | None) -> bool:
     while frame is not None and frame.f_globals.get("__name__") == "pathlib":
         frame = frame.f_back
-    return frame is not None and _on_windows(frame.f_globals.get("__name__")) and frame.f_code.co_name not in _SERVING_FUNCTIONS
+    return frame is not None and _on_windows(frame.f_globals.get("__name__"))
 
 
 class _Module(types.ModuleType):
@@ -226,22 +225,15 @@ def _install_files() -> None:
     builtins.open = io.open = open_without_proc
 
 
+def _serves() -> bool:
+    """Whether the command of this process serves."""
+    return len(sys.argv) > 1 and sys.argv[1] in {"serve", "broker", "namesrv", "proxy", "dashboard"}
+
+
 def _install_loop() -> None:
-    """Refuse clients what the proactor loop refuses, and give all loops its coarse clock."""
-    loop = asyncio.SelectorEventLoop
-
-    def refusing(name: str) -> Callable[..., Any]:
-        method = getattr(loop, name)
-
-        def refuse(self: asyncio.SelectorEventLoop, *args: Any) -> Any:
-            if _is_client(inspect.currentframe().f_back):  # type: ignore[union-attr]
-                raise NotImplementedError
-            return method(self, *args)
-
-        return refuse
-
-    for name in _NOT_OF_PROACTOR:
-        setattr(loop, name, refusing(name))
+    """Give clients the proactor loop, and all loops its coarse clock."""
+    if not _serves():
+        asyncio.set_event_loop_policy(Policy())
     monotonic_ns, get_clock_info = time.monotonic_ns, time.get_clock_info
 
     def coarse_ns() -> int:

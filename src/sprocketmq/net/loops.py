@@ -16,6 +16,7 @@ Coroutines are made on the loop. One made by the caller would never be awaited i
 import _thread
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -40,6 +41,17 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _loop_of_another_thread() -> asyncio.AbstractEventLoop:
+    """Return a new event loop that leaves signals to the loop of this thread: on Windows, one made in the main thread would take them."""
+    if sys.platform == "win32" and threading.current_thread() is threading.main_thread():
+        before = signal.set_wakeup_fd(-1)
+        try:
+            return new_event_loop()
+        finally:
+            signal.set_wakeup_fd(before)
+    return new_event_loop()
 
 
 def ends_program(error: BaseException) -> bool:
@@ -132,7 +144,7 @@ class LoopThread:
         """
         if (replaced := _replaced_threads()) is not None:
             raise ConfigError(f"the thread {self.name} cannot start: {replaced}")
-        self.loop = new_event_loop()
+        self.loop = _loop_of_another_thread()
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
             thread.start()
