@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 import time
-import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.stepping import stepped
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PullConsumer, PushConsumer, TransactionProducer
 from sprocketmq.embedded import LocalCluster
@@ -21,29 +21,6 @@ MOMENTS = ("before", "after")
 names = (f"n{i}" for i in itertools.count())
 
 
-@types.coroutine
-def stepped(work: Coroutine[Any, Any, Any], number: int, moment: str, done: list[int]):
-    """Run ``work``, and cancel it at its wait ``number``. ``done`` gets the number of each wait that it came to."""
-    value, error = None, None
-    for wait in itertools.count(1):
-        try:
-            waits_for = work.throw(error) if error is not None else work.send(value)
-        except StopIteration as e:
-            return e.value
-        done.append(wait)
-        value, error = None, None
-        task = asyncio.current_task()
-        if wait == number and moment == "before":
-            task.cancel()
-        try:
-            value = yield waits_for
-        except BaseException as e:
-            error = e
-        else:
-            if wait == number and moment == "after":
-                error = asyncio.CancelledError()
-
-
 async def cancelled(call: Callable[[], Awaitable[Any]], number: int, moment: str) -> bool:
     """Make ``call``, cancelled at its wait ``number``; return False when it ended before, as it did not come to that."""
     done: list[int] = []
@@ -51,8 +28,18 @@ async def cancelled(call: Callable[[], Awaitable[Any]], number: int, moment: str
     async def whole() -> Any:
         return await call()
 
+    def visit(wait: int, then: str) -> BaseException | None:
+        if then == "before":
+            done.append(wait)
+        if (wait, then) != (number, moment):
+            return None
+        if then == "after":
+            return asyncio.CancelledError()
+        asyncio.current_task().cancel()
+        return None
+
     async def run() -> Any:
-        return await stepped(whole(), number, moment, done)
+        return await stepped(whole(), visit)
 
     task = asyncio.ensure_future(run())
     await asyncio.wait([task], timeout=60)
