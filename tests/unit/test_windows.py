@@ -120,6 +120,47 @@ def test_a_signal_ends_a_command_that_waits(mq, command, arguments):
     assert process.wait(60) == 128 + signal.SIGINT
 
 
+# The waits of this lock are ended by no signal: it has its effect afterwards.
+LOCK = """
+import _thread, signal, types
+from sprocketmq.net import loops
+class Lock:
+    def __init__(self):
+        self.real = _thread.allocate_lock()
+        self.release = self.real.release
+    def acquire(self, blocking=True, timeout=-1):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self.real.acquire(blocking, timeout)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+loops._thread = types.SimpleNamespace(allocate_lock=Lock)
+"""
+
+
+def test_an_interrupt_ends_a_blocking_call(mq):
+    program = f"""{LOCK}
+from sprocketmq.sync import PullConsumer
+with PullConsumer("waiting", namesrv={mq.namesrv!r}) as consumer:
+    consumer.subscribe("nothing")
+    print("waits", flush=True)
+    try:
+        consumer.poll(1, timeout_s=300)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    mq.create_topic("nothing")
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment_of("windows"), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (output, process.returncode) == ("interrupted\n", 0)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

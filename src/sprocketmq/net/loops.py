@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ _T = TypeVar("_T")
 
 # How long ``stop`` waits for the thread: its tasks are cancelled, so it ends soon unless one of them blocks.
 STOP_TIMEOUT_S = 5.0
+# How long a wait that cannot be interrupted lasts.
+_SLICE_S = 0.1
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -88,7 +91,7 @@ class _Alarm:
         sleeper = _thread.allocate_lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
-        if not self._rung and not sleeper.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        if not self._rung and not _acquire(sleeper, timeout_s):
             with suppress(ValueError):  # it has rung just now
                 self._sleepers.remove(sleeper)
             raise TimeoutError
@@ -97,6 +100,17 @@ class _Alarm:
         self._rung = True  # first: a thread that comes later does not sleep
         while self._sleepers:
             self._sleepers.pop().release()
+
+
+def _acquire(lock: _thread.LockType, timeout_s: float | None) -> bool:
+    """Wait for ``lock`` and take it; return False when it is not free within ``timeout_s``. Ctrl-C ends the wait."""
+    if sys.platform == "win32":  # Ctrl-C has its effect after the wait there
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not lock.acquire(timeout=_SLICE_S if deadline is None else min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return True
+    return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
 
 class InterruptibleFuture(Future[_R]):
