@@ -65,6 +65,8 @@ def _install() -> None:
                 delattr(module, name)
         if hasattr(module, "__all__"):
             module.__all__ = [name for name in module.__all__ if name not in names]
+    if hasattr(os, "process_cpu_count"):  # since Python 3.13
+        os.process_cpu_count = os.cpu_count
     system = _Sys("sys")
     import_, open_, control, fsync, lseek = builtins.__import__, builtins.open, fcntl.fcntl, os.fsync, os.lseek
 

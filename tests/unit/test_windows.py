@@ -143,8 +143,8 @@ def test_an_interrupt_ends_a_blocking_call(mq):
 from sprocketmq.sync import PullConsumer
 with PullConsumer("waiting", namesrv={mq.namesrv!r}) as consumer:
     consumer.subscribe("nothing")
-    print("waits", flush=True)
     try:
+        print("waits", flush=True)
         consumer.poll(1, timeout_s=300)
     except KeyboardInterrupt:
         print("interrupted")
