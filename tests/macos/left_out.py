@@ -1,6 +1,7 @@
 """A plugin of pytest: the tests of what macOS cannot do are skipped (``make test-macos``)."""
 
 import pytest
+from tests.systems import leave_out
 
 _HOLES = "macOS does not say reliably where holes are, so that they are read"
 _RESERVED = "macOS has no posix_fallocate"
@@ -23,7 +24,4 @@ LEFT_OUT = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip them."""
-    for item in items:
-        for name, reason in LEFT_OUT.items():
-            if item.nodeid.startswith(name):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    leave_out(items, LEFT_OUT)

@@ -1,6 +1,7 @@
 """A plugin of pytest: the tests of what Windows cannot do are skipped (``make test-windows``)."""
 
 import pytest
+from tests.systems import leave_out
 
 _MODES = "Windows has access lists in the place of modes"
 _FORK = "Windows has no fork"
@@ -26,7 +27,4 @@ LEFT_OUT = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip them."""
-    for item in items:
-        for name, reason in LEFT_OUT.items():
-            if item.nodeid.startswith(name):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    leave_out(items, LEFT_OUT)

@@ -23,96 +23,31 @@ from typing import Any
 from proactor import Policy
 
 _SERVING = (
-    *(
-        "broker",
-        "cli.bench",
-        "cli.dashboard",
-        "cli.omb",
-        "cli.serving",
-        "cli.proxy",
-        "cli.logs",
-        "demo",
-        "embedded",
-        "namesrv",
-        "omb",
-        "processes",
-        "proxy",
-        "spark",
-    ),
-    *(
-        "storage",
-        "testing",
-        "web",
-        "net.listening",
-        "net.newcomers",
-        "net.own_process",
-        "net.server",
-        "net.tls_listener",
-        "security.user_file",
-    ),
+    "broker cli.bench cli.dashboard cli.omb cli.serving cli.proxy cli.logs demo embedded namesrv omb processes proxy spark storage "
+    "testing web net.listening net.newcomers net.own_process net.server net.tls_listener security.user_file"
 )
 # A test of what servers say on Windows sets the variable.
-_SERVING_MODULES = () if "SPROCKETMQ_TEST_ALL_ON_WINDOWS" in os.environ else tuple(f"sprocketmq.{name}" for name in _SERVING)
+_SERVING_MODULES = () if "SPROCKETMQ_TEST_ALL_ON_WINDOWS" in os.environ else tuple(f"sprocketmq.{name}" for name in _SERVING.split())
 _NO_MODULES = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "syslog", "uvloop", "readline", "curses"}
 _NAMES = {
     "os": (
-        *(
-            "O_CLOEXEC",
-            "O_DIRECT",
-            "O_DIRECTORY",
-            "O_DSYNC",
-            "O_NOATIME",
-            "O_NOCTTY",
-            "O_NOFOLLOW",
-            "O_NONBLOCK",
-            "O_PATH",
-            "O_SYNC",
-            "O_TMPFILE",
-        ),
-        *("WNOHANG", "chown", "chroot", "ctermid", "eventfd", "fchmod", "fchown", "fdatasync", "fork", "forkpty", "fpathconf", "fwalk"),
-        *("get_blocking", "getegid", "geteuid", "getgid", "getgroups", "getloadavg", "getpgid", "getpgrp", "getpriority", "getrandom"),
-        *(
-            "getresuid",
-            "getuid",
-            "initgroups",
-            "killpg",
-            "lchown",
-            "lockf",
-            "major",
-            "mkfifo",
-            "mknod",
-            "nice",
-            "openpty",
-            "pathconf",
-            "pidfd_open",
-        ),
-        *("pipe2", "posix_fadvise", "posix_fallocate", "posix_spawn", "pread", "preadv", "pwrite", "pwritev", "readv", "register_at_fork"),
-        *("sched_getaffinity", "sched_setaffinity", "sched_yield", "sendfile", "set_blocking", "setegid", "seteuid", "setgid", "setpgid"),
-        *(
-            "setpriority",
-            "setsid",
-            "setuid",
-            "statvfs",
-            "sync",
-            "sysconf",
-            "tcgetpgrp",
-            "ttyname",
-            "uname",
-            "wait",
-            "wait3",
-            "wait4",
-            "writev",
-        ),
+        "O_CLOEXEC O_DIRECT O_DIRECTORY O_DSYNC O_NOATIME O_NOCTTY O_NOFOLLOW O_NONBLOCK O_PATH O_SYNC O_TMPFILE WNOHANG chown "
+        "chroot ctermid eventfd fchmod fchown fdatasync fork forkpty fpathconf fwalk get_blocking getegid geteuid getgid getgroups "
+        "getloadavg getpgid getpgrp getpriority getrandom getresuid getuid initgroups killpg lchown lockf major mkfifo mknod nice "
+        "openpty pathconf pidfd_open pipe2 posix_fadvise posix_fallocate posix_spawn pread preadv pwrite pwritev readv "
+        "register_at_fork sched_getaffinity sched_setaffinity sched_yield sendfile set_blocking setegid seteuid setgid setpgid "
+        "setpriority setsid setuid statvfs sync sysconf tcgetpgrp ttyname uname wait wait3 wait4 writev"
     ),
     "signal": (
-        *("SIGALRM", "SIGBUS", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGIO", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGSTOP", "SIGTSTP", "SIGTTIN"),
-        *("SIGTTOU", "SIGUSR1", "SIGUSR2", "SIGWINCH", "alarm", "getitimer", "pause", "pthread_kill", "pthread_sigmask", "setitimer"),
-        *("siginterrupt", "sigpending", "sigtimedwait", "sigwait", "sigwaitinfo"),
+        "SIGALRM SIGBUS SIGCHLD SIGCONT SIGHUP SIGIO SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGUSR1 SIGUSR2 "
+        "SIGWINCH alarm getitimer pause pthread_kill pthread_sigmask setitimer siginterrupt sigpending sigtimedwait sigwait "
+        "sigwaitinfo"
     ),
-    "socket": ("AF_UNIX", "MSG_DONTWAIT", "MSG_NOSIGNAL", "SO_REUSEPORT", "recv_fds", "send_fds"),
-    "select": ("epoll", "kqueue", "poll"),
-    "time": ("clock_gettime", "clock_settime", "pthread_getcpuclockid", "tzset"),
+    "socket": "AF_UNIX MSG_DONTWAIT MSG_NOSIGNAL SO_REUSEPORT recv_fds send_fds",
+    "select": "epoll kqueue poll",
+    "time": "clock_gettime clock_settime pthread_getcpuclockid tzset",
 }
+_MISSING = {module: frozenset(names.split()) for module, names in _NAMES.items()}
 _CHANGED = (os, select, signal, socket, sys, time)
 _VALUES = {"os": {"name": "nt"}, "sys": {"platform": "win32"}}
 _TICK_NS = 15_625_000
@@ -134,7 +69,7 @@ class _Module(types.ModuleType):
 
     def __getattribute__(self, name: str) -> object:
         real = _REAL[id(self)]
-        if name in _NAMES.get(real.__name__, ()):
+        if name in _MISSING.get(real.__name__, ()):
             raise AttributeError(f"module {real.__name__!r} has no attribute {name!r} on Windows")
         values = _VALUES.get(real.__name__, {})
         return values[name] if name in values else getattr(real, name)

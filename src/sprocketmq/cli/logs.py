@@ -292,7 +292,7 @@ def logging_to(options: LogOptions) -> Iterator[LogWriter]:
 
 @contextlib.contextmanager
 def _on_hangup(reopen: Callable[[], None]) -> Iterator[None]:
-    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     had_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and os.isatty(_STDERR)
@@ -322,8 +322,6 @@ def wrap_line(process: str, line: str, form: str) -> str:
 
 def takes_text(descriptor: int = _STDERR, *, timeout_s: float) -> bool:
     """Wait until ``descriptor`` takes PIPE_BUF bytes or has failed; False if it does not in time."""
-    if not hasattr(select, "poll"):  # Windows
-        return True
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(timeout_s * 1000))

@@ -3,12 +3,12 @@
 import asyncio
 import base64
 import binascii
-import contextlib
 import os
 import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,28 +123,17 @@ async def _readable(fd: int) -> None:
 
 async def _read_in_thread(fd: int) -> bytes:
     """Read where the loop cannot wait for a pipe. A command that is stopped leaves the thread, which ends with the process."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[bytes] = loop.create_future()
-
-    def end(chunk: bytes, error: OSError | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(chunk)
-        else:
-            done.set_exception(error)
+    done: Future[bytes] = Future()
+    done.set_running_or_notify_cancel()  # it is not cancelled: the thread sets it whatever becomes of the command
 
     def read() -> None:
-        chunk, error = b"", None
         try:
-            chunk = os.read(fd, CHUNK_BYTES)
+            done.set_result(os.read(fd, CHUNK_BYTES))
         except OSError as e:
-            error = e
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(end, chunk, error)
+            done.set_exception(e)
 
     threading.Thread(target=read, name="sprocketmq-input", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 async def read_lines(fd: int, progress: MessageProgress) -> AsyncIterator[list[bytes]]:

@@ -15,6 +15,7 @@ Coroutines are made on the loop. One made by the caller would never be awaited i
 
 import _thread
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -105,9 +106,9 @@ class _Alarm:
 def _acquire(lock: _thread.LockType, timeout_s: float | None) -> bool:
     """Wait for ``lock`` and take it; return False when it is not free within ``timeout_s``. Ctrl-C ends the wait."""
     if sys.platform == "win32":  # Ctrl-C has its effect after the wait there
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not lock.acquire(timeout=_SLICE_S if deadline is None else min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
-            if deadline is not None and time.monotonic() >= deadline:
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not lock.acquire(timeout=min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
                 return False
         return True
     return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))

@@ -444,10 +444,8 @@ _LOST = NO_ROOM | {errno.EIO, errno.ENXIO}
 
 def _full_sync() -> Callable[[int], None] | None:
     """Return the call that brings a file to the disk on macOS, whose ``fsync`` leaves it in the drive's cache; None elsewhere."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
+    import fcntl
+
     command = getattr(fcntl, "F_FULLFSYNC", None)
     if command is None:
         return None

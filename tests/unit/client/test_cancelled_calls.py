@@ -1,14 +1,13 @@
 """Every call cancelled at each point where it waits: nothing stays in flight, no task is left, and the client goes on."""
 
 import asyncio
-import itertools
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.stepping import stepped
+from waiting_calls import SENDS, names, no_task_left
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PullConsumer, PushConsumer, TransactionProducer
 from sprocketmq.embedded import LocalCluster
@@ -17,8 +16,6 @@ from sprocketmq.testing import eventually
 
 # "before": while the call waits. "after": when what it waits for is there, and the call has not run on yet.
 MOMENTS = ("before", "after")
-
-names = (f"n{i}" for i in itertools.count())
 
 
 async def cancelled(call: Callable[[], Awaitable[Any]], number: int, moment: str) -> bool:
@@ -62,21 +59,6 @@ async def everywhere(call: Callable[[], Awaitable[Any]]) -> AsyncIterator[str]:
         yield "not cancelled"
 
 
-@asynccontextmanager
-async def no_task_left():
-    """Fail when a task that began in the block is there after it, or when one has failed unseen."""
-    loop = asyncio.get_running_loop()
-    before, unseen = asyncio.all_tasks(), []
-    loop.set_exception_handler(lambda _, context: unseen.append(context))
-    yield
-
-    def left():
-        return asyncio.all_tasks() - before - {asyncio.current_task()}
-
-    await eventually(lambda: not left(), what="no task is left")
-    assert unseen == []
-
-
 @pytest.fixture
 async def mq():
     async with LocalCluster() as running:
@@ -108,32 +90,6 @@ async def test_starts_and_closes(mq, kind):
     for call in (start, start_and_close):
         async for _ in everywhere(call):
             await client.close()
-
-
-async def submit_and_flush(producer: Producer) -> None:
-    producer.submit(Message("orders", b"x"))
-    await producer.flush()
-
-
-async def send_and_recall(producer: Producer) -> None:
-    sent = await producer.send(Message("orders", b"x", deliver_at_ms=round(time.time() * 1000) + 3_600_000))
-    await producer.recall(sent.recall_handle)
-
-
-async def send_many(producer: Producer) -> None:
-    await asyncio.gather(*(producer.send(Message("orders", b"x")) for _ in range(20)))
-
-
-SENDS: dict[str, Callable[[Producer], Awaitable[Any]]] = {
-    "send": lambda producer: producer.send(Message("orders", b"x")),
-    "send to a new topic": lambda producer: producer.send(Message(next(names), b"x")),
-    "send_batch": lambda producer: producer.send_batch([Message("orders", b"x")] * 5),
-    "send_oneway": lambda producer: producer.send_oneway(Message(next(names), b"x")),
-    "queues": lambda producer: producer.queues(next(names)),
-    "flush": submit_and_flush,
-    "recall": send_and_recall,
-    "gather": send_many,
-}
 
 
 @pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "AutoBatch"])

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from tests.stepping import stepped
+from waiting_calls import SENDS, names, no_task_left
 
 from sprocketmq import AdminClient, Batching, Message, Producer, PullConsumer, PushConsumer, TransactionProducer
 from sprocketmq.embedded import LocalCluster
 from sprocketmq.errors import ClientClosed, ReplyTimeout, SprocketError
-from sprocketmq.testing import eventually
-
-names = (f"n{i}" for i in itertools.count())
 
 Call = Callable[[Any], Awaitable[Any]]
 
@@ -57,11 +55,8 @@ async def mq():
             await admin.create_topic("orders", queues=2)
         async with Producer("pg", namesrv=running.namesrv) as producer:
             await producer.send_batch([Message("orders", b"%d" % i) for i in range(10)])
-        loop, before, unseen = asyncio.get_running_loop(), asyncio.all_tasks(), []
-        loop.set_exception_handler(lambda _, context: unseen.append(context))
-        yield running
-        await eventually(lambda: not asyncio.all_tasks() - before - {asyncio.current_task()}, what="no task is left")
-        assert unseen == []
+        async with no_task_left():
+            yield running
 
 
 async def everywhere(new: Callable[[], Any], call: Call) -> None:
@@ -77,11 +72,6 @@ async def everywhere(new: Callable[[], Any], call: Call) -> None:
             await client.close()
 
 
-async def submit_and_flush(producer: Producer) -> None:
-    producer.submit(Message("orders", b"x"))
-    await producer.flush()
-
-
 async def submit_and_await(producer: Producer) -> None:
     await producer.submit(Message("orders", b"x"))
 
@@ -91,23 +81,16 @@ async def begin_and_commit(producer: TransactionProducer) -> None:
     await transaction.commit()
 
 
-SENDS: dict[str, Call] = {
-    "send": lambda producer: producer.send(Message("orders", b"x")),
-    "send to a new topic": lambda producer: producer.send(Message(next(names), b"x")),
-    "send_batch": lambda producer: producer.send_batch([Message("orders", b"x")] * 5),
-    "send_oneway": lambda producer: producer.send_oneway(Message(next(names), b"x")),
-    "queues": lambda producer: producer.queues(next(names)),
-    "flush": submit_and_flush,
+CALLS: dict[str, Call] = SENDS | {
     "submit": submit_and_await,
-    "gather": lambda producer: asyncio.gather(*(producer.send(Message("orders", b"x")) for _ in range(20))),
     "request": lambda producer: producer.request(Message("orders", b"?"), timeout_s=0.5),
 }
 
 
 @pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "AutoBatch"])
-@pytest.mark.parametrize("call", SENDS)
+@pytest.mark.parametrize("call", CALLS)
 async def test_producers(mq, call, batching):
-    await everywhere(lambda: Producer("pg", namesrv=mq.namesrv, batching=batching, max_in_flight=8), SENDS[call])
+    await everywhere(lambda: Producer("pg", namesrv=mq.namesrv, batching=batching, max_in_flight=8), CALLS[call])
 
 
 async def test_transactions(mq):
