@@ -68,7 +68,7 @@ COMPARISON = Comparison(
         Workload("single", "load_submit", None, SUBMIT, PLAIN, only="ours"),
     ),
     (Topic(PLAIN, rounds.QUEUES), Topic(BATCH_QUEUES, rounds.QUEUES, batch_queues=True)),
-    disk_bytes=40 << 30,
+    disk_bytes=20 << 30,
     conclude=conclude,
     setting={"auto_batch": {"max_bytes": 32 * 1024, "max_delay_ms": 10}, "in_flight": IN_FLIGHT},
 )

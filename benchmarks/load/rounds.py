@@ -60,7 +60,7 @@ class Comparison:
 
     ``prepare`` is called with each side when its topics are there. ``conclude`` is called with the sides, all figures and the options
     after the last round, and returns further verdicts, each with ``goal``, ``ratio`` and ``reached``. ``writes`` says that the workloads
-    write: page caches are dropped between them then, and need ``disk_bytes``.
+    only write: page caches are dropped and older messages deleted between them then. ``disk_bytes`` is the room a run needs.
     """
 
     name: str
@@ -97,18 +97,17 @@ def one_round(side: Side, sides: Sequence[Side], workload: Workload, warm_s: flo
     return figures
 
 
-def settled_round(
-    side: Side, sides: Sequence[Side], workload: Workload, options: argparse.Namespace, *, drop_page_cache: bool = True
-) -> Figures:
+def settled_round(side: Side, sides: Sequence[Side], workload: Workload, options: argparse.Namespace, *, writes: bool = True) -> Figures:
     """Run one workload when the machine is quiet; again when it was not, keeping the run with the least foreign load.
 
     Runs are chosen by what else went on, never by their result.
     """
     runs = []
     for _ in range(1 + options.repeats):
-        if drop_page_cache:
+        if writes:
             for one in sides:
                 one.drop_page_cache()
+                one.empty_old_files()
         wait_until_quiet(options.settle)
         runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
@@ -136,13 +135,15 @@ def turns(number: int, workloads: Iterable[W], sides: Sequence[S]) -> Iterator[t
             yield workload, side
 
 
-def first_warm(sides: Sequence[Side], workloads: Sequence[Workload], options: argparse.Namespace) -> None:
+def first_warm(sides: Sequence[Side], workloads: Sequence[Workload], options: argparse.Namespace, *, writes: bool = True) -> None:
     """Give every side its first load of every workload, for as long as it takes to be warm."""
     for workload in workloads:
         for side in sides:
             if workload.runs_on(side):
                 warm_s = min(OUR_FIRST_WARM_S, options.first_warm) if side.name == "ours" else options.first_warm
                 began = time.monotonic()
+                if writes:
+                    side.empty_old_files()
                 one_round(side, sides, workload, warm_s, 1.0)
                 while time.monotonic() - began < warm_s:  # work of a fixed size may be done sooner
                     one_round(side, sides, workload, warm_s, 1.0)
@@ -225,12 +226,12 @@ def measure(comparison: Comparison, options: argparse.Namespace, directory: Path
     rounds: Rounds = {w.name: {"ours": [], "theirs": []} for w in workloads}
     file = comparison.name if options.only is None else f"{comparison.name}-{options.only}"
     with running_sides(comparison, options, directory) as (sides, setting):
-        first_warm(sides, workloads, options)
+        first_warm(sides, workloads, options, writes=comparison.writes)
         result: Figures = {}
         for number in range(options.rounds):
             for workload, side in turns(number, workloads, sides):
                 if workload.runs_on(side):
-                    figures = settled_round(side, sides, workload, options, drop_page_cache=comparison.writes)
+                    figures = settled_round(side, sides, workload, options, writes=comparison.writes)
                     rounds[workload.name][side.name].append(figures)
                     print(f"round {number + 1}  {line(workload, side, figures)}", flush=True)
             result = {w.name: summary(w, rounds[w.name]) for w in workloads}

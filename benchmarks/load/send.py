@@ -21,7 +21,7 @@ COMPARISON = Comparison(
         Workload("batch-4x100", "load_batch", 2.5, {"senders": 4, "batch": 100}),
     ),
     (Topic("LoadTest", rounds.QUEUES),),
-    disk_bytes=32 << 30,
+    disk_bytes=20 << 30,
 )
 
 

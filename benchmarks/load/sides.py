@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tests.interop import apache
 
-from benchmarks.load.stores import give_back, take_in
+from benchmarks.load.stores import empty_old_files, give_back, take_in
 from sprocketmq import Credentials
 from sprocketmq.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from sprocketmq.testing import wait_until
@@ -50,6 +50,10 @@ class Side:
         the first time costs several times as much, and a run of some minutes would measure that.
         """
         give_back((self.store / "commitlog").iterdir())
+
+    def empty_old_files(self) -> None:
+        """Give back the disk room of messages that nobody reads any more."""
+        empty_old_files(self.store / "commitlog")
 
     def fill_page_cache(self, count: int) -> None:
         """Have the system read the first ``count`` bytes of the commit log, so that no reader of these waits for the disk."""
