@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, cast
 
 from sprocketmq.net.address import format_address
-from sprocketmq.net.sockets import disable_nagle
+from sprocketmq.net.sockets import send_at_once
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.frame import FrameBuffer, FrameError, ReceiveBuffer
 
@@ -96,7 +96,7 @@ class Link(asyncio.BufferedProtocol):
         # (CVE-2024-12254), and later releases leave a closed socket with the selector when the peer has just gone (gh-136234).
         # Python 3.11 joins there itself.
         self._joins_writes = isinstance(transport, asyncio.Transport)
-        disable_nagle(transport)
+        send_at_once(transport)
         name = transport.get_extra_info("peername")
         if name:
             self.peer = format_address(name[0], name[1])

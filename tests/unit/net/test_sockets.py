@@ -3,11 +3,14 @@
 import errno
 import resource
 import socket
+import sys
 
 import pytest
 
-from sprocketmq.net.sockets import descriptor_limit, disable_nagle, raise_descriptor_limit
+from sprocketmq.net.sockets import descriptor_limit, raise_descriptor_limit, send_at_once
 
+# The option's number on Linux.
+CONGESTION = 13
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -31,19 +34,70 @@ class ResetSocket:
 
 def test_small_segments_are_sent_at_once():
     with socket.socket() as sock:
-        disable_nagle(Transport(sock))
+        send_at_once(Transport(sock))
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_connection_without_tcp_has_no_such_option():
     one, other = socket.socketpair()
     with one, other:
-        disable_nagle(Transport(one))
-    disable_nagle(Transport(None))
+        send_at_once(Transport(one))
+    send_at_once(Transport(None))
 
 
 def test_a_connection_that_is_gone_already_is_left_to_its_end():
-    disable_nagle(Transport(ResetSocket()))
+    send_at_once(Transport(ResetSocket()))
+
+
+class PacedSocket:
+    """A socket of Linux with the congestion control ``chosen``, between two addresses."""
+
+    family = socket.AF_INET
+
+    def __init__(self, chosen, peer, own="10.0.0.1"):
+        self.chosen, self._peer, self._own = chosen, peer, own
+
+    def getpeername(self):
+        return (self._peer, 10911)
+
+    def getsockname(self):
+        return (self._own, 50000)
+
+    def getsockopt(self, level, option, size):
+        assert (level, option) == (socket.IPPROTO_TCP, CONGESTION)
+        return self.chosen.ljust(size, b"\0")
+
+    def setsockopt(self, level, option, value):
+        if option == CONGESTION:
+            self.chosen = value
+
+
+@pytest.fixture
+def linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(socket, "TCP_CONGESTION", CONGESTION, raising=False)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "10.0.0.1"])
+def test_nothing_is_paced_between_two_sockets_of_one_machine(linux, peer):
+    sock = PacedSocket(b"bbr", peer)
+    send_at_once(Transport(sock))
+    assert sock.chosen == b"reno"
+
+
+@pytest.mark.parametrize(("chosen", "peer"), [(b"bbr", "10.0.0.2"), (b"bbr", "fe80::1"), (b"cubic", "127.0.0.1"), (b"dctcp", "::1")])
+def test_congestion_control_is_left_alone_otherwise(linux, chosen, peer):
+    sock = PacedSocket(chosen, peer)
+    send_at_once(Transport(sock))
+    assert sock.chosen == chosen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the congestion control of Linux")
+def test_what_replaces_it_is_there_for_every_user():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        send_at_once(Transport(sock))
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
 
 @pytest.fixture

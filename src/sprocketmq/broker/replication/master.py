@@ -28,7 +28,7 @@ from sprocketmq.net.address import format_address
 from sprocketmq.net.listening import Listener, listen_with_tls, stop_accepting
 from sprocketmq.net.peerlog import PeerLog
 from sprocketmq.net.server_tls import ServerTls
-from sprocketmq.net.sockets import disable_nagle
+from sprocketmq.net.sockets import send_at_once
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.replication import SLAVE_PROOF_BYTES, MasterHandshake, ReportReader, encode_transfer_head
 
@@ -304,7 +304,7 @@ class SlaveLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        disable_nagle(transport)
+        send_at_once(transport)
         name = transport.get_extra_info("peername")
         self.peer = format_address(name[0], name[1]) if name else "unknown"
         self._master.opened(self)

@@ -7,7 +7,7 @@ from typing import cast
 
 from sprocketmq.clock import Clock
 from sprocketmq.errors import SecretMismatch
-from sprocketmq.net.sockets import disable_nagle
+from sprocketmq.net.sockets import send_at_once
 from sprocketmq.protocol.replication import (
     CHALLENGE_BYTES,
     MASTER_PROOF_BYTES,
@@ -53,7 +53,7 @@ class MasterLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        disable_nagle(transport)
+        send_at_once(transport)
         if self._handshake is None:
             self.ready.set_result(None)
 
