@@ -8,6 +8,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -350,13 +351,36 @@ def mapped_file_bytes() -> int:
 
 def resident(view: memoryview, begin: int, end: int) -> bool:
     """Return whether bytes ``[begin, end)`` of a mapping are in the page cache; true where the system cannot tell, and for other views."""
+    _, pages = _pages_in_core(view, begin, end)
+    return not pages.count(0)
+
+
+def missing_parts(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+    """Return the parts of bytes ``[begin, end)`` of a mapping that are not in the page cache: whole pages, but for the last one's end.
+
+    Nothing when they are more than ``most`` bytes, where the system cannot tell, and for other views.
+    """
+    first, pages = _pages_in_core(view, begin, end)
+    if pages.count(0) * mmap.PAGESIZE > most:
+        return []
+    runs = [run.span() for run in re.finditer(rb"\0+", pages)]
+    return [(first + start * mmap.PAGESIZE, min(first + stop * mmap.PAGESIZE, end)) for start, stop in runs]
+
+
+def _pages_in_core(view: memoryview, begin: int, end: int) -> tuple[int, bytearray]:
+    """Return where the first page of bytes ``[begin, end)`` begins, and 1 for each page that is in the page cache, 0 for others.
+
+    No pages where the system cannot tell.
+    """
     mapped = view.obj
     mincore = _mincore()
-    if mincore is None or not isinstance(mapped, mmap.mmap) or begin >= end:
-        return True
     first = begin - begin % mmap.PAGESIZE
+    if mincore is None or not isinstance(mapped, mmap.mmap) or begin >= end:
+        return first, bytearray()
     pages = bytearray(-(-(end - first) // mmap.PAGESIZE))
-    return mincore(view, first, end - first, pages) != 0 or not pages.translate(_IN_CORE).count(0)
+    if mincore(view, first, end - first, pages) != 0:
+        return first, bytearray()
+    return first, pages.translate(_IN_CORE)
 
 
 def cached_part(file: File, begin: int, end: int) -> bool:

@@ -207,6 +207,25 @@ async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_five_seco
     assert len(await ask.bodies("orders", 1)) == 5
 
 
+async def test_pulls_that_follow_one_from_the_disk_have_its_limits_for_some_bytes(start_broker, connect, clock, cold_disk, monkeypatch):
+    monkeypatch.setattr(pull, "BEHIND_BYTES", 1500)
+    ask = await connect(await start_broker(max_transfer_count_on_message_in_disk=1, max_transfer_bytes_on_message_in_disk=3000))
+    await fill(ask, 6)
+    cold_disk.go.set()
+    assert [len(await ask.bodies("orders", offset)) for offset in (0, 1, 2)] == [1, 1, 1]
+    clock.advance(finder.FRESH_S)
+    assert len(await ask.bodies("orders", 3)) == 3
+
+
+async def test_a_page_that_is_missing_makes_no_reader_of_the_disk(start_broker, connect, monkeypatch):
+    broker = await start_broker(max_transfer_count_on_message_in_disk=1)
+    ask = await connect(broker)
+    await fill(ask, 6)
+    found = [finder.ColdRead([("gone", 0, 4096)], 6, slight=True)]
+    monkeypatch.setattr(type(broker.store), "find_cold", lambda *_: found.pop() if found else None)
+    assert [len(await ask.bodies("orders", offset)) for offset in (0, 1)] == [1, 5]
+
+
 async def test_answers_from_the_disk_are_shorter_while_messages_come_in(start_broker, connect, clock, cold_disk):
     ask = await connect(await start_broker(max_transfer_bytes_on_message_in_disk=4800))
     await fill(ask, 6, 300)

@@ -36,14 +36,19 @@ _MAX_ZEROED_BYTES = 16 << 20
 
 
 class Segment:
-    """One open file of the log."""
+    """One open file of the log.
 
-    __slots__ = ("_mapping", "_view", "file", "size", "start")
+    ``written_end`` is the log offset after the last byte written to a full segment whose BLANK was written by this process: the rest has
+    never been in the page cache, and nobody reads it. Elsewhere it is the segment's end.
+    """
+
+    __slots__ = ("_mapping", "_view", "file", "size", "start", "written_end")
 
     def __init__(self, file: File, start: int, size: int) -> None:
         self.file = file
         self.start = start
         self.size = size
+        self.written_end = start + size
         self._view: memoryview | None = None
         self._mapping: Any = None
 
@@ -193,6 +198,7 @@ class CommitLog:
                 self._fs.unlink(segment.file.path)
         if self.segments and end < self.segments[-1].start + self.segments[-1].size:
             segment = self.segments[-1]
+            segment.written_end = segment.start + segment.size
             inside = end - segment.start
             data = _data_length(segment.file, inside, segment.size)
             dropped += data
@@ -247,6 +253,7 @@ class CommitLog:
             else:
                 for start, pieces in self._chunks:
                     self._write(start, pieces)
+                    self.segments[-1].written_end = start + sum(map(len, pieces))
                 self._chunks = []
                 if self.pieces:
                     self._write(self._chunk_start, self.pieces)

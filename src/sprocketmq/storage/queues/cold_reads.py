@@ -5,7 +5,8 @@ that, the page cache is asked: per block of the log, or, where records lie far a
 and parts of queues whose records lie in such blocks, are remembered for two seconds, so that a consumer that continues reading rarely costs
 a look-up. For one that continues where it needed runs before, runs are loaded further than it asked for, and remembered as well.
 
-Blocks whose records are wanted are read around the page cache (``log/loaded_blocks.py``), queue files and single records through it.
+Blocks whose records are wanted are read around the page cache (``log/loaded_blocks.py``), queue files, single records, and what blocks lack
+that are cached but for a few pages, through it.
 """
 
 from bisect import bisect_right
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from sprocketmq.clock import Clock
 from sprocketmq.protocol.layout import BATCH_UNIT, INT32, QUEUE_UNIT
-from sprocketmq.storage.fs import cached_part, read_through, resident
+from sprocketmq.storage.fs import cached_part, missing_parts, read_through, resident
 from sprocketmq.storage.log.commit_log import CommitLog
 from sprocketmq.storage.log.loaded_blocks import BLOCK_BYTES, LoadedBlock, LoadedBlocks, block_numbers
 from sprocketmq.storage.queues.batch_queue import BatchConsumeQueue
@@ -40,6 +41,8 @@ NEAR_UNITS = 64
 MAX_RUNS = 64
 MAX_READ_BYTES = 32 << 20
 MAX_BLOCKS_BYTES = 2 * BLOCK_BYTES
+# A block of which the page cache lacks no more than this is made whole: the system has let go of a page here and there.
+FEW_BYTES = BLOCK_BYTES // 8
 # How much of the log is loaded, in runs, for a read that continues an earlier one and for those that will continue it.
 AHEAD_BYTES = 2 << 20
 # That many of the last reads in runs are known of a queue, and of so many queues. Each may have MAX_RUNS parts.
@@ -64,10 +67,11 @@ class ColdRead:
     """What a read lacks: parts of files, as path, begin and end, and blocks of the log. Nothing when it only has to be limited.
 
     ``max_units`` is the number of queue units from the read's offset on that will be in memory then. The blocks stay until ``release``.
-    ``loaded`` says that ``load`` has ended, of this or of another that is ``part_of`` this one and has the same parts.
+    ``slight`` says that it is too little for its reader to count as one that reads from the disk. ``loaded`` says that ``load`` has ended,
+    of this or of another that is ``part_of`` this one and has the same parts.
     """
 
-    __slots__ = ("_blocks", "_owner", "_part_of", "loaded", "max_units", "parts")
+    __slots__ = ("_blocks", "_owner", "_part_of", "loaded", "max_units", "parts", "slight")
 
     def __init__(
         self,
@@ -77,12 +81,14 @@ class ColdRead:
         owner: LoadedBlocks | None = None,
         *,
         part_of: "ColdRead | None" = None,
+        slight: bool = False,
     ) -> None:
         self.parts = parts
         self.max_units = max_units
         self._blocks = blocks
         self._owner = owner
         self._part_of = part_of or self
+        self.slight = slight
         self.loaded: bool = False
 
     @property
@@ -133,6 +139,16 @@ class _QueuePart(NamedTuple):
     batches: bool
 
 
+class _PartialBlock(NamedTuple):
+    """A block that was not completely in the page cache, and until when that is assumed (monotonic s).
+
+    ``lacking`` are the missing parts of one that is nearly complete, nothing of others.
+    """
+
+    until: float
+    lacking: list[_Part]
+
+
 class _Run(NamedTuple):
     """A read that has to be loaded in runs, and the part of its queue that is cached then."""
 
@@ -151,7 +167,7 @@ class ColdFinder:
         # Blocks of the log that were completely in the page cache, and until when that is assumed (monotonic s).
         self._fresh: dict[int, float] = {}
         # Blocks that were not, and until when that is assumed.
-        self._partial: dict[int, float] = {}
+        self._partial: dict[int, _PartialBlock] = {}
         # Where the end of the log begins that is in the page cache as a whole, and until when that is assumed.
         self._recent_from = 0
         self._recent_until = 0.0
@@ -194,7 +210,7 @@ class ColdFinder:
             return None
         missing = self._missing_units(queue, first, stop, end)
         if missing:
-            return ColdRead(missing, max_units)
+            return ColdRead(missing, max_units, slight=True)
         units = queue.read_units(first, stop)
         if isinstance(queue, BatchConsumeQueue):
             layout = BATCH_UNIT
@@ -221,6 +237,9 @@ class ColdFinder:
                 return None
         if self._span_is_cached(start, log_offset + size):
             return None
+        few = self._few_missing(start, log_offset + size)
+        if few:
+            return ColdRead(few, stop - first, slight=True)
         count = stop - first
         span = log_offset + size - start
         if count >= DENSE_UNITS and 0 < span <= count * DENSE_BYTES:
@@ -377,17 +396,50 @@ class ColdFinder:
         for block in block_numbers(start, end):
             if fresh.get(block, 0.0) > now:
                 continue
-            if self._partial.get(block, 0.0) > now:
+            if (partial := self._partial.get(block)) is not None and partial.until > now:
                 return False
-            if not self._is_cached(*self._block(block)):
+            begin, end_ = self._block(block)
+            if not self._is_cached(begin, end_):
                 if len(self._partial) >= _MAX_REMEMBERED:
                     self._partial.clear()
-                self._partial[block] = now + FRESH_S
+                self._partial[block] = _PartialBlock(now + FRESH_S, self._lacking(begin, end_))
                 return False
             if len(fresh) >= _MAX_REMEMBERED:
                 fresh.clear()
             fresh[block] = now + FRESH_S
         return True
+
+    def _few_missing(self, start: int, stop: int) -> list[_Part]:
+        """Return what the blocks from ``start`` to ``stop`` lack, if it is little in each of them, else nothing.
+
+        They are looked up again after that, as the parts will have been loaded.
+        """
+        if not 0 < stop - start <= SPAN_BYTES:
+            return []
+        parts: list[_Part] = []
+        numbers = list(block_numbers(start, stop))
+        for number in numbers:
+            if not self._loaded.has(number) and not self._blocks_are_cached(*self._block(number)):
+                lacking = self._partial[number].lacking
+                if not lacking:
+                    return []
+                parts += lacking
+        for number in numbers:
+            self._partial.pop(number, None)
+        return parts
+
+    def _lacking(self, begin: int, end: int) -> list[_Part]:
+        """Return which parts of a block are not in the page cache; nothing unless they are few."""
+        parts: list[_Part] = []
+        while begin < end and (segment := self._log.locate(begin)) is not None:
+            stop = min(end, segment.start + segment.size)
+            first, last = begin - segment.start, min(stop, segment.written_end) - segment.start
+            missing = missing_parts(segment.view, first, last, FEW_BYTES)
+            if not missing and not resident(segment.view, first, last):
+                return []
+            parts += [(segment.file.path, *part) for part in missing]
+            begin = stop
+        return parts
 
     def _is_cached(self, begin: int, end: int) -> bool:
         while begin < end:
@@ -395,7 +447,7 @@ class ColdFinder:
             if segment is None:
                 return True  # no longer in the log: the read will report it
             stop = min(end, segment.start + segment.size)
-            if not resident(segment.view, begin - segment.start, stop - segment.start):
+            if not resident(segment.view, begin - segment.start, min(stop, segment.written_end) - segment.start):
                 return False
             begin = stop
         return True

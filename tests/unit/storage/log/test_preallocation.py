@@ -292,6 +292,16 @@ def test_without_preallocation_there_is_no_thread_and_no_next_segment(tmp_path):
     assert not any(t.name == "sprocketmq-preallocate" for t in threading.enumerate())
 
 
+def test_where_the_records_of_a_full_segment_end_is_known_until_it_is_cut(tmp_path):
+    log = CommitLog(RealFileSystem(), str(tmp_path), 64 << 10, preallocate=False)
+    for _ in range(7):
+        append(log)
+    assert [segment.written_end for segment in log.segments] == [60_008, 131_072]
+    log.end_at(30_000, cut=True)
+    assert [segment.written_end for segment in log.segments] == [65_536]
+    log.close()
+
+
 def test_a_store_that_stopped_ends_with_a_segment_of_zeros_and_opens_again(make_bench):
     bench = make_bench()
     bench.send(b"x" * 1000)

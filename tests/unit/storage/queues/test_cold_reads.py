@@ -142,6 +142,64 @@ def test_a_cached_block_is_asked_for_once_in_two_seconds(bench: Any, monkeypatch
 
 
 @pytest.mark.parametrize("batched", [False, True])
+def test_blocks_that_lack_a_page_here_and_there_are_made_whole(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+    lacking = [(4096, 8192), (20_480, 28_672)]
+
+    def missing(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+        return [part for part in lacking if begin <= part[0] < end]
+
+    monkeypatch.setattr(cold_reads, "resident", lambda view, begin, end: not missing(view, begin, end, 0))
+    monkeypatch.setattr(cold_reads, "missing_parts", missing)
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
+    if batched:
+        bench.store.declare_batch_topic("orders")
+    for _ in range(40):
+        (bench.send_inner_batch if batched else bench.send_batch)([b"x" * 1000])
+    found = bench.store.find_cold("orders", 0, 0, 40, 40)
+    assert found is not None
+    assert (log_parts(found), found.max_units, found.slight) == (lacking, 40, True)
+    lacking.clear()
+    assert bench.store.find_cold("orders", 0, 0, 40, 40) is None
+
+
+def test_a_read_of_blocks_of_which_one_is_missing_is_one_of_the_disk(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+        return [(4096, 8192)] if begin <= 4096 < end else []
+
+    monkeypatch.setattr(cold_reads, "resident", lambda view, begin, end: not missing(view, begin, end, 0) and end < 30_000)
+    monkeypatch.setattr(cold_reads, "missing_parts", missing)
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
+    for _ in range(40):
+        bench.send_batch([b"x" * 1000])
+    found = bench.store.find_cold("orders", 0, 0, 40, 40)
+    assert found is not None
+    assert not found.slight
+
+
+def test_the_end_of_a_full_segment_which_nobody_has_written_is_not_missing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def resident(view: memoryview, begin: int, end: int) -> bool:
+        asked.append(bytes(view[begin:end]))
+        return True
+
+    monkeypatch.setattr(cold_reads, "resident", resident)
+    for _ in range(10):
+        bench.send_batch([b"x" * 900] * 10)
+    assert bench.store.commitlog_max_offset > 64 << 10
+    assert bench.store.find_cold("orders", 0, 0, 100) is None
+    first, second = asked
+    assert (64 << 10) - 10_000 < len(first) < (64 << 10) - 100
+    assert first[-8:-4] == ((64 << 10) + 8 - len(first)).to_bytes(4, "big"), "it ends with the head of a BLANK"
+    assert len(second) == bench.store.commitlog_max_offset - (64 << 10)
+    bench.restart()
+    assert bench.store.find_cold("orders", 0, 0, 100) is None
+    assert len(asked[2]) == 64 << 10, "this process has not seen where the segment's records end"
+
+
+@pytest.mark.parametrize("batched", [False, True])
 def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
     asked = []
 
