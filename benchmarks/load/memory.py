@@ -15,7 +15,7 @@ import psutil
 
 PIECE_BYTES = 32 << 20
 # More than a load writes to a log in a second, by its operation; those at a given rate, and readers, need none.
-LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_single": 1 << 28}
+LOG_BYTES_PER_S = {"load_submit": 1 << 30, "load_batch": 1 << 30, "load_single": 1 << 28}
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from tests.interop import apache
 
+from benchmarks.load.memory import provided_memory
 from benchmarks.load.sides import Side, Topic, busy_cpu_s, create_topic, ours, theirs, wait_for_route
 from benchmarks.report import spread, write_result
 
@@ -109,7 +110,8 @@ def settled_round(side: Side, sides: Sequence[Side], workload: Workload, options
                 one.drop_page_cache()
                 one.empty_old_files()
         wait_until_quiet(options.settle)
-        runs.append(one_round(side, sides, workload, options.warm, options.seconds))
+        with provided_memory(workload.op, options.warm + options.seconds) if writes else contextlib.nullcontext():
+            runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
             break
     return min(runs, key=lambda run: run["foreign_cpu"])
