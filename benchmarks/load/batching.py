@@ -76,7 +76,7 @@ COMPARISON = Comparison(
 
 def main() -> int:
     """Parse options, run, and return the exit code."""
-    parser = rounds.parser(COMPARISON, __doc__, warm=1.0, first_warm=12.0, seconds=2.5)
+    parser = rounds.offer_memory(rounds.parser(COMPARISON, __doc__, warm=1.0, first_warm=12.0, seconds=2.5))
     parser.add_argument("--lone", type=int, default=60, help="lone messages of each kind for the adaptive mode; 0 leaves it out (60)")
     parser.add_argument("--spacing", type=float, default=0.1, help="seconds before each lone message (0.1; the goal speaks of 1)")
     return rounds.main(COMPARISON, parser.parse_args())

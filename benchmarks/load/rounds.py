@@ -110,7 +110,8 @@ def settled_round(side: Side, sides: Sequence[Side], workload: Workload, options
                 one.drop_page_cache()
                 one.empty_old_files()
         wait_until_quiet(options.settle)
-        with provided_memory(workload.op, options.warm + options.seconds) if writes else contextlib.nullcontext():
+        provided = options.provided_memory and writes
+        with provided_memory(workload.op, options.warm + options.seconds) if provided else contextlib.nullcontext():
             runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
             break
@@ -226,7 +227,7 @@ def measure(comparison: Comparison, options: argparse.Namespace, directory: Path
     """Run all rounds, writing the result file after each; return whether every goal was reached."""
     workloads = [w for w in comparison.workloads if options.workload in (None, w.name)]
     rounds: Rounds = {w.name: {"ours": [], "theirs": []} for w in workloads}
-    file = comparison.name if options.only is None else f"{comparison.name}-{options.only}"
+    file = "-".join([comparison.name, *(["provided"] if options.provided_memory else []), *([options.only] if options.only else [])])
     with running_sides(comparison, options, directory) as (sides, setting):
         first_warm(sides, workloads, options, writes=comparison.writes)
         result: Figures = {}
@@ -274,6 +275,15 @@ def parser(
     p.add_argument("--only", choices=["ours", "theirs"], help="only this side; no ratio then")
     p.add_argument("--profile", metavar="FILE", help="write a cProfile of our client process (its figures do not count then)")
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
+    p.set_defaults(provided_memory=False)
+    return p
+
+
+def offer_memory(p: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Give the comparison's parser the option that provides what sends are going to fill, and return it."""
+    p.add_argument(
+        "--provided-memory", action="store_true", help="touch the memory that will be written before each figure; writes NAME-provided.json"
+    )
     return p
 
 

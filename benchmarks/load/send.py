@@ -26,4 +26,4 @@ COMPARISON = Comparison(
 
 
 if __name__ == "__main__":
-    sys.exit(rounds.main(COMPARISON, rounds.parser(COMPARISON, __doc__).parse_args()))
+    sys.exit(rounds.main(COMPARISON, rounds.offer_memory(rounds.parser(COMPARISON, __doc__)).parse_args()))
