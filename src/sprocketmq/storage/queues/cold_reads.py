@@ -398,11 +398,11 @@ class ColdFinder:
                 continue
             if (partial := self._partial.get(block)) is not None and partial.until > now:
                 return False
-            begin, end_ = self._block(block)
-            if not self._is_cached(begin, end_):
+            first, last = self._block(block)
+            if not self._is_cached(first, last):
                 if len(self._partial) >= _MAX_REMEMBERED:
                     self._partial.clear()
-                self._partial[block] = _PartialBlock(now + FRESH_S, self._lacking(begin, end_))
+                self._partial[block] = _PartialBlock(now + FRESH_S, self._lacking(first, last))
                 return False
             if len(fresh) >= _MAX_REMEMBERED:
                 fresh.clear()
