@@ -5,6 +5,8 @@ import contextlib
 import socket
 import sys
 
+from sprocketmq.net.address import is_loopback
+
 # More than a server needs, and few enough for programs that go through all of their descriptors. The second is OPEN_MAX of macOS, whose
 # kernel refuses a higher limit even where it names none.
 _WANTED_DESCRIPTORS = (65_536, 10_240)
@@ -34,7 +36,7 @@ def send_at_once(transport: asyncio.BaseTransport) -> None:
 def _is_local(sock: socket.socket) -> bool:
     """Return whether both ends of a connection have one address, or the peer one of the loopback interface. Raises OSError."""
     peer = str(sock.getpeername()[0])
-    return peer == sock.getsockname()[0] or peer.startswith(("127.", "::ffff:127.")) or peer == "::1"
+    return peer == sock.getsockname()[0] or is_loopback(peer.removeprefix("::ffff:"))
 
 
 def descriptor_limit() -> int:
