@@ -355,14 +355,14 @@ def resident(view: memoryview, begin: int, end: int) -> bool:
     return not pages.count(0)
 
 
-def missing_parts(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+def missing_parts(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]] | None:
     """Return the parts of bytes ``[begin, end)`` of a mapping that are not in the page cache: whole pages, but for the last one's end.
 
-    Nothing when they are more than ``most`` bytes, where the system cannot tell, and for other views.
+    None when they are more than ``most`` bytes; no parts where the system cannot tell, and for other views.
     """
     first, pages = _pages_in_core(view, begin, end)
     if pages.count(0) * mmap.PAGESIZE > most:
-        return []
+        return None
     runs = [run.span() for run in re.finditer(rb"\0+", pages)]
     return [(first + start * mmap.PAGESIZE, min(first + stop * mmap.PAGESIZE, end)) for start, stop in runs]
 

@@ -40,8 +40,8 @@ def test_missing_parts_are_whole_pages(view: memoryview, monkeypatch: pytest.Mon
 
 def test_many_missing_parts_are_not_listed(view: memoryview, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, "x.xx..x.")
-    assert len(fs.missing_parts(view, 0, 8 * PAGE, 4 * PAGE)) == 3
-    assert fs.missing_parts(view, 0, 8 * PAGE, 4 * PAGE - 1) == []
+    assert fs.missing_parts(view, 0, 8 * PAGE, 4 * PAGE) == [(PAGE, 2 * PAGE), (4 * PAGE, 6 * PAGE), (7 * PAGE, 8 * PAGE)]
+    assert fs.missing_parts(view, 0, 8 * PAGE, 4 * PAGE - 1) is None
 
 
 def test_nothing_is_missing_where_the_system_cannot_tell(view: memoryview, monkeypatch: pytest.MonkeyPatch) -> None:

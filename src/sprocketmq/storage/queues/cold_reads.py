@@ -435,7 +435,7 @@ class ColdFinder:
             stop = min(end, segment.start + segment.size)
             first, last = begin - segment.start, min(stop, segment.written_end) - segment.start
             missing = missing_parts(segment.view, first, last, FEW_BYTES)
-            if not missing and not resident(segment.view, first, last):
+            if missing is None:
                 return []
             parts += [(segment.file.path, *part) for part in missing]
             begin = stop

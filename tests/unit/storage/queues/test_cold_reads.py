@@ -24,6 +24,12 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_reads, "resident", lambda *_: False)
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
+
+
 def drop_cache(root: Path) -> None:
     for path in root.rglob("*"):
         if path.is_file():
@@ -142,7 +148,9 @@ def test_a_cached_block_is_asked_for_once_in_two_seconds(bench: Any, monkeypatch
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_blocks_that_lack_a_page_here_and_there_are_made_whole(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+def test_blocks_that_lack_a_page_here_and_there_are_made_whole(
+    bench: Any, small_blocks: None, monkeypatch: pytest.MonkeyPatch, batched: bool
+) -> None:
     lacking = [(4096, 8192), (20_480, 28_672)]
 
     def missing(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
@@ -150,8 +158,6 @@ def test_blocks_that_lack_a_page_here_and_there_are_made_whole(bench: Any, monke
 
     monkeypatch.setattr(cold_reads, "resident", lambda view, begin, end: not missing(view, begin, end, 0))
     monkeypatch.setattr(cold_reads, "missing_parts", missing)
-    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
     if batched:
         bench.store.declare_batch_topic("orders")
     for _ in range(40):
@@ -163,14 +169,16 @@ def test_blocks_that_lack_a_page_here_and_there_are_made_whole(bench: Any, monke
     assert bench.store.find_cold("orders", 0, 0, 40, 40) is None
 
 
-def test_a_read_of_blocks_of_which_one_is_missing_is_one_of_the_disk(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]]:
+def test_a_read_of_blocks_of_which_one_is_missing_is_one_of_the_disk(
+    bench: Any, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(view: memoryview, begin: int, end: int, most: int) -> list[tuple[int, int]] | None:
+        if end >= 30_000:
+            return None
         return [(4096, 8192)] if begin <= 4096 < end else []
 
-    monkeypatch.setattr(cold_reads, "resident", lambda view, begin, end: not missing(view, begin, end, 0) and end < 30_000)
+    monkeypatch.setattr(cold_reads, "resident", lambda view, begin, end: missing(view, begin, end, 0) == [])
     monkeypatch.setattr(cold_reads, "missing_parts", missing)
-    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
     for _ in range(40):
         bench.send_batch([b"x" * 1000])
     found = bench.store.find_cold("orders", 0, 0, 40, 40)
@@ -200,7 +208,9 @@ def test_the_end_of_a_full_segment_which_nobody_has_written_is_not_missing(bench
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(
+    bench: Any, small_blocks: None, monkeypatch: pytest.MonkeyPatch, batched: bool
+) -> None:
     asked = []
 
     def resident(view: memoryview, begin: int, end: int) -> bool:
@@ -208,8 +218,6 @@ def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(bench: Any
         return True
 
     monkeypatch.setattr(cold_reads, "resident", resident)
-    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
     if batched:
         bench.store.declare_batch_topic("orders")
     for queue in range(40):
