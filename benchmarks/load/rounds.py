@@ -110,8 +110,7 @@ def settled_round(side: Side, sides: Sequence[Side], workload: Workload, options
                 one.drop_page_cache()
                 one.empty_old_files()
         wait_until_quiet(options.settle)
-        provided = options.provided_memory and writes
-        with provided_memory(workload.op, options.warm + options.seconds) if provided else contextlib.nullcontext():
+        with provided_memory(workload.op, options.warm + options.seconds) if options.provided_memory else contextlib.nullcontext():
             runs.append(one_round(side, sides, workload, options.warm, options.seconds))
         if runs[-1]["foreign_cpu"] <= QUIET:
             break
