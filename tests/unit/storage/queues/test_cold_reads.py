@@ -230,10 +230,8 @@ def test_the_blocks_of_a_cached_log_are_asked_for_once_for_all_queues(
 @pytest.mark.parametrize("more", range(1, 13))
 @pytest.mark.parametrize("batched", [False, True])
 def test_reads_skip_nothing_however_many_blocks_were_looked_up(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, batched: bool, more: int
+    bench: Any, small_blocks: None, monkeypatch: pytest.MonkeyPatch, batched: bool, more: int
 ) -> None:
-    monkeypatch.setattr(cold_reads, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(loaded_blocks, "BLOCK_BYTES", 10_000)
     monkeypatch.setattr(cold_reads, "MAX_BLOCKS_MORE", more)
     if batched:
         bench.store.declare_batch_topic("orders")
