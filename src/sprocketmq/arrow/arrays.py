@@ -55,7 +55,11 @@ def property_strings(name: str, values: pa.Array) -> pa.Array:
 
 def null_if_empty(texts: pa.Array) -> pa.Array:
     """Return the texts with null for empty ones."""
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    empty = pc.equal(texts, "").fill_null(False).to_numpy(zero_copy_only=False)
+    if not empty.any():
+        return texts
+    # `if_else` before pyarrow 24 returns other bytes when the texts are part of a longer array.
+    return texts.take(pa.array(np.arange(len(texts)), mask=empty))
 
 
 def null_if_zero(numbers: pa.Array) -> pa.Array:

@@ -127,10 +127,31 @@ def test_keys_beside_a_null_in_an_array_are_kept():
 
 def test_slices_of_batches_are_encoded_alone():
     whole = batch_of(
-        body=[b"%d" % i for i in range(10)], tags=[f"t{i}" for i in range(10)], properties=[[("n", str(i))] for i in range(10)]
+        body=[b"%d" % i for i in range(10)],
+        tags=["", *(f"t{i}" for i in range(1, 5)), "", *(f"t{i}" for i in range(6, 10))],
+        keys=[f"k{i}" if i != 4 else None for i in range(10)],
+        shardingKey=[f"s{i}" if i != 6 else "" for i in range(10)],
+        properties=[[("n", str(i))] for i in range(10)],
+        brokerName=["a"] * 10,
+        queueId=[0] * 10,
     )
     found = messages(requests(whole.slice(3, 4)))
-    assert [(body, p["n"], p["TAGS"]) for _, _, _, body, p in found] == [(b"%d" % i, str(i), f"t{i}") for i in range(3, 7)]
+    names = ("n", "TAGS", "KEYS", "__SHARDINGKEY")
+    assert [(body, *map(p.get, names)) for _, _, _, body, p in found] == [
+        (b"3", "3", "t3", "k3", "s3"),
+        (b"4", "4", "t4", None, "s4"),
+        (b"5", "5", None, "k5", "s5"),
+        (b"6", "6", "t6", "k6", None),
+    ]
+
+
+def test_ids_of_a_slices_keys_are_those_of_its_rows():
+    ids = [_factory.next() for _ in range(6)]
+    keys = [f"k{i}" if i % 2 else ids[i] for i in range(6)]
+    whole = batch_of(body=[b"%d" % i for i in range(6)], dedupKey=keys)
+    found, of_slice = ids_of(whole), ids_of(whole.slice(2, 3))
+    assert of_slice == {body: found[body] for body in (b"2", b"3", b"4")}
+    assert (of_slice[b"2"], of_slice[b"4"]) == (ids[2], ids[4])
 
 
 @pytest.mark.parametrize("blank", [" ", "\t", "\u3000"])
