@@ -20,9 +20,10 @@ from sprocketmq.errors import ConfigError
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.spark.errors import in_one_sentence, notebook_shell
 from sprocketmq.spark.source.offsets import Offsets, WrongCheckpoint, decode_offsets
-from sprocketmq.spark.version_checks import require
+from sprocketmq.spark.version_checks import require, spark_version
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
@@ -61,7 +62,7 @@ class QueryHistory:
 
     @property
     def lag(self) -> Offsets:
-        """Unread messages of each queue after the last batch."""
+        """Unread messages of each queue after the last batch; empty for other formats and before Spark 4.2, which does not report them."""
         return self.batches[-1].lag if self.batches else {}
 
     def add(self, progress: Mapping[str, Any]) -> bool:
@@ -80,10 +81,10 @@ class QueryHistory:
         return _figure(self)
 
     def summary(self) -> str:
-        """Return one line: rows, rows per second, lag."""
+        """Return one line: rows, rows per second, and lag where it is known."""
         batch = f"batch {self.batches[-1].batch_id}" if self.batches else "no batch yet"
-        behind = sum(self.lag.values())
-        return f"{self.name}: {batch}, {self.rows:,} rows, {self.rows_per_s:,.0f} rows/s, {behind:,} behind"
+        behind = f", {sum(self.lag.values()):,} behind" if self.lag else ""
+        return f"{self.name}: {batch}, {self.rows:,} rows, {self.rows_per_s:,.0f} rows/s{behind}"
 
     def table(self) -> list[tuple[str, str]]:
         """Return up to SHOWN_QUEUES (queue, lag) pairs, greatest lag first, and a line for the rest."""
@@ -144,8 +145,9 @@ def watch(query: StreamingQuery, *, seconds: float | None = None) -> QueryHistor
 def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
     """Return the figures of a progress report (a StreamingQueryProgress or its JSON). Sources of other formats have no lag."""
     lag: Offsets = {}
-    for source in progress["sources"]:
-        lag |= source_lag(source)
+    if spark_version() >= (4, 2):  # before, what it reports as the latest offset is the end of the batch
+        for source in progress["sources"]:
+            lag |= source_lag(source)
     duration = progress.get("durationMs") or {}
     return BatchFigures(
         batch_id=int(progress["batchId"]),
@@ -217,12 +219,10 @@ def _rendered(history: QueryHistory) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    behind = sum(history.lag.values())
-    lines: list[RenderableType] = [
-        Text(history.summary()),
-        ProgressBar(total=max(history.rows + behind, 1), completed=history.rows, width=60),
-    ]
+    lines: list[RenderableType] = [Text(history.summary())]
     if history.lag:
+        total = history.rows + sum(history.lag.values())
+        lines.append(ProgressBar(total=max(total, 1), completed=history.rows, width=60))
         table = Table("queue", "behind", box=None, pad_edge=False)
         table.columns[1].justify = "right"
         for label, lag in history.table():
@@ -232,10 +232,12 @@ def _rendered(history: QueryHistory) -> "RenderableType":
 
 
 def _html(history: QueryHistory) -> str:
-    behind = sum(history.lag.values())
+    if not history.lag:
+        return f"<div>{html.escape(history.summary())}</div>"
+    total = history.rows + sum(history.lag.values())
+    bar = f"<progress max='{max(total, 1)}' value='{history.rows}' style='width:30em'></progress>"
     rows = "".join(f"<tr><td>{html.escape(label)}</td><td style='text-align:right'>{lag}</td></tr>" for label, lag in history.table())
-    table = f"<table><tr><th>queue</th><th>behind</th></tr>{rows}</table>" if rows else ""
-    bar = f"<progress max='{max(history.rows + behind, 1)}' value='{history.rows}' style='width:30em'></progress>"
+    table = f"<table><tr><th>queue</th><th>behind</th></tr>{rows}</table>"
     return f"<div>{html.escape(history.summary())}<br>{bar}{table}</div>"
 
 
@@ -243,24 +245,31 @@ def _figure(history: QueryHistory) -> "Figure":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
-    speed, behind = figure.subplots(2, 1, sharex=True)
     batches = history.batches
+    has_lag = any(batch.lag for batch in batches)
+    plots = figure.subplots(2 if has_lag else 1, 1, sharex=True, squeeze=False)[:, 0]
     begin = batches[0].began_s if batches else 0.0
     seconds = [batch.began_s - begin + batch.duration_ms / 1000 for batch in batches]
+    speed = plots[0]
     speed.plot(seconds, [batch.rows_per_s for batch in batches], drawstyle="steps-pre", color="tab:blue")
     speed.set_ylabel("rows/s")
     speed.set_title(history.summary(), fontsize="medium")
-    behind.plot(seconds, [sum(batch.lag.values()) for batch in batches], color="black", linewidth=2, label="all queues")
+    if has_lag:
+        _plot_lag(plots[1], seconds, list(batches))
+    plots[-1].set_xlabel("seconds")
+    for axes in plots:
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=True, alpha=0.3)
+    return figure
+
+
+def _plot_lag(axes: "Axes", seconds: list[float], batches: list[BatchFigures]) -> None:
+    axes.plot(seconds, [sum(batch.lag.values()) for batch in batches], color="black", linewidth=2, label="all queues")
     peak: dict[MessageQueue, int] = {}
     for batch in batches:
         for queue, lag in batch.lag.items():
             peak[queue] = max(peak.get(queue, 0), lag)
     for queue in sorted(peak, key=lambda queue: (-peak[queue], queue))[:PLOTTED_QUEUES]:
-        behind.plot(seconds, [batch.lag.get(queue, 0) for batch in batches], linewidth=1, label=queue_label(queue))
-    behind.set_ylabel("messages behind")
-    behind.set_xlabel("seconds")
-    behind.legend(fontsize="x-small", ncols=3)
-    for axes in (speed, behind):
-        axes.set_ylim(bottom=0)
-        axes.grid(visible=True, alpha=0.3)
-    return figure
+        axes.plot(seconds, [batch.lag.get(queue, 0) for batch in batches], linewidth=1, label=queue_label(queue))
+    axes.set_ylabel("messages behind")
+    axes.legend(fontsize="x-small", ncols=3)

@@ -19,6 +19,11 @@ from sprocketmq.spark.version_checks import MissingPackage
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(3)]
 
 
+@pytest.fixture(autouse=True)
+def spark_reports_latest_offsets(monkeypatch):
+    monkeypatch.setattr(notebook, "spark_version", lambda: (4, 2, 0))
+
+
 def report(batch, rows, end, latest, *, second=0):
     """Make a progress report as Spark does: offsets are JSON in JSON."""
     return {
@@ -171,7 +176,16 @@ def test_the_plot_has_speed_and_lag(tmp_path):
 
 def test_a_query_without_batches_has_a_plot_too():
     assert "no batch" in QueryHistory("orders").summary()
-    assert len(QueryHistory("orders").plot().axes) == 2
+    assert len(QueryHistory("orders").plot().axes) == 1
+
+
+def test_no_lag_is_shown_where_spark_reports_none(monkeypatch):
+    monkeypatch.setattr(notebook, "spark_version", lambda: (4, 1, 1))
+    history = watch(Query(report(0, 600, (100, 200, 300), (100, 200, 300))))
+    assert history.lag == {}
+    assert history.summary() == "orders: batch 0, 600 rows, 300 rows/s"
+    assert len(history.plot().axes) == 1
+    assert "<progress" not in history._repr_html_()
 
 
 def test_without_matplotlib_the_plot_says_what_to_install(monkeypatch):
