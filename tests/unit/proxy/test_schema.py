@@ -2,6 +2,7 @@
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from sprocketmq.proxy import codes
 from sprocketmq.proxy.schema import MESSAGES, duration, ms_of, seconds_of, timestamp
@@ -16,8 +17,11 @@ NEWER = {("Settings", "client_properties")}
 
 
 def fields(descriptor):
+    proto = DescriptorProto()
+    descriptor.CopyToProto(proto)
+    repeated = {field.name for field in proto.field if field.label == FieldDescriptorProto.LABEL_REPEATED}
     return {
-        field.name: (field.number, KINDS[field.type], field.is_repeated, field.containing_oneof and field.containing_oneof.name)
+        field.name: (field.number, KINDS[field.type], field.name in repeated, field.containing_oneof and field.containing_oneof.name)
         for field in descriptor.fields
         if field.name not in LITE
     }

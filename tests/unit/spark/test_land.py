@@ -565,7 +565,7 @@ def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
 
 
 def test_a_batch_is_cut_by_topic_and_day():
-    both = pa.concat_batches([rows("b", 0, [5, 6]), rows("a", 0, [6, 7])])
+    [both] = pa.Table.from_batches([rows("b", 0, [5, 6]), rows("a", 0, [6, 7])]).combine_chunks().to_batches()
     cut = [(at, part["queueOffset"].to_pylist()) for at, part in partitions_of(both, ("topic", "date"))]
     assert cut == [
         ("topic=b/date=2025-12-31", [5]),
