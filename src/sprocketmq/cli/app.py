@@ -1,6 +1,7 @@
 """Entry point of ``sprocketmq``. Commands import what they need when they run, so that servers start without the terminal libraries."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     serves = bool(arguments) and arguments[0] in DESCRIPTIONS
     _fill_closed_streams(refusing=not serves)
+    _escape_what_cannot_be_encoded()
     interrupt = signal.SIGINT
     try:
         try:
@@ -54,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = _interrupted(interrupt)
     return code
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    """Write characters that standard output's encoding lacks as escapes, as standard error does, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _fill_closed_streams(*, refusing: bool) -> None:

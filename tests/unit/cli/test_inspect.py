@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from tests.recorded_stores import unpack
@@ -81,6 +84,22 @@ def test_hex_marks_the_fields(stores, inspect):
     assert "000000000061 +6      topic                 PlainA" in out
     line = json.loads(inspect(stores["plain"] / "checkpoint", "--json", "--hex"))
     assert bytes.fromhex(line["hex"]) == (stores["plain"] / "checkpoint").read_bytes()
+
+
+def test_a_terminal_without_a_character_gets_its_escape(stores):
+    arguments = [
+        sys.executable,
+        "-m",
+        "sprocketmq",
+        "inspect",
+        stores["plain"] / "commitlog" / "00000000000000000000",
+        "--hex",
+        "--limit",
+        "1",
+    ]
+    done = subprocess.run(arguments, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u25a0 " in done.stdout
 
 
 def test_full_shows_the_messages_of_a_batch(stores, inspect):

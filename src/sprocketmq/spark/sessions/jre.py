@@ -156,10 +156,10 @@ def wrap_java(home: str, directory: Path | None = None, *, dropped: Sequence[str
 
 def _write_shim(home: Path, text: str) -> Path:
     target = home / "bin" / "java"
-    if not (target.is_file() and target.read_text() == text and os.access(target, os.X_OK)):
+    if not (target.is_file() and target.read_text(encoding="utf-8") == text and os.access(target, os.X_OK)):
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = target.with_name(f".java.{os.getpid()}")
-        fresh.write_text(text)
+        fresh.write_text(text, encoding="utf-8")
         fresh.chmod(0o755)
         fresh.replace(target)
     return home
