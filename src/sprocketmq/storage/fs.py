@@ -284,8 +284,10 @@ class RealFileSystem:
 
     def exchange(self, one: str, other: str) -> bool:
         """Exchange the names of two files or directories atomically; return whether this system can. Raises OSError otherwise."""
-        import ctypes
-
+        try:
+            import ctypes
+        except ImportError:  # Python was built without libffi
+            return False
         renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if renameat2 is None:
             return False
@@ -442,8 +444,10 @@ def reusable_memory(length: int) -> memoryview:
 @cache
 def _mincore() -> Callable[[memoryview, int, int, bytearray], int] | None:
     """Return the C library's ``mincore`` for a part of a mapping, its begin and its length; None where there is none."""
-    import ctypes
-
+    try:
+        import ctypes
+    except ImportError:  # Python was built without libffi
+        return None
     function = getattr(ctypes.PyDLL(None), "mincore", None)
     if function is None:
         return None

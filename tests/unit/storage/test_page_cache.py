@@ -1,6 +1,8 @@
 """What the system says about the page cache, with its answers made up."""
 
 import mmap
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,11 @@ def test_nothing_is_missing_where_the_system_cannot_tell(view: memoryview, monke
     assert fs.missing_parts(memoryview(bytes(PAGE)), 0, PAGE, PAGE) == []
     monkeypatch.setattr(fs, "_mincore", lambda: None)
     assert fs.missing_parts(view, 0, 8 * PAGE, 8 * PAGE) == []
+
+
+def test_python_without_ctypes_cannot_tell_either(view: memoryview, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    fresh = runpy.run_path(fs.__file__)  # which has not found the function yet
+    assert fresh["missing_parts"](view, 0, 8 * PAGE, 8 * PAGE) == []
+    assert fresh["resident"](view, 0, 8 * PAGE)
+    assert not fresh["REAL_FS"].exchange(str(tmp_path / "one"), str(tmp_path / "other"))
