@@ -346,8 +346,10 @@ class Died(BaseException):
     """The process is gone; nothing it would do afterwards happens."""
 
 
-@pytest.mark.parametrize("when", ["while files are made", "while they change places"])
+@pytest.mark.parametrize("when", ["while files are made", "while they change places", "while they are renamed"])
 def test_a_crash_at_any_step_leaves_a_store_that_has_everything(when, tmp_path, monkeypatch, rebuild_index):
+    if when == "while they are renamed":  # as on many network file systems
+        monkeypatch.setattr(RealFileSystem, "exchange", lambda *_: False)
     original = tmp_path / "original"
     writer = Writer(original, **LARGE_FILES)
     bodies = {key: b"%s %d %d" % (key[0].encode(), key[1], key[2]) for key in [("orders", i % 2, i // 2) for i in range(20)]}
@@ -366,7 +368,9 @@ def test_a_crash_at_any_step_leaves_a_store_that_has_everything(when, tmp_path, 
             patch.setattr(rebuilding._Rebuild, "_put_in_place", from_here(rebuilding._Rebuild._put_in_place, left, step))
             rebuild_index(root)
         found = verify(str(root))
-        assert (found.errors, found.warnings) == (0, 0), found.findings
+        # Between two renames a directory is absent; the broker then derives it from the log.
+        lacking = {"missing unit"} if when == "while they are renamed" else set()
+        assert {finding.kind for finding in found.findings if finding.severity != "note"} <= lacking, found.findings
         store = MessageStore(StoreConfig(root, **(SMALL_FILES | LARGE_FILES)))
         store.open()
         assert {key: body_at(store, *key) for key in bodies} == bodies
