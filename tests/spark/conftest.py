@@ -19,12 +19,20 @@ def spark(tmp_path_factory):
         # Tests run many tiny jobs: planning them anew at every stage costs more than running them.
         conf={
             "spark.sql.warehouse.dir": str(home / "warehouse"),
-            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.session.timeZone": "America/St_Johns",  # neither that of the data nor whole hours away
             "spark.sql.adaptive.enabled": "false",
         },
     )
     yield running
     running.stop()
+
+
+@pytest.fixture(params=["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def timestamp_type(request, spark):
+    """What TIMESTAMP means in SQL. Columns of messages have a time zone whatever it says."""
+    spark.conf.set("spark.sql.timestampType", request.param)
+    yield request.param
+    spark.conf.unset("spark.sql.timestampType")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,10 @@ def shared_session(spark, monkeypatch):
     """Use the session of the tests, which is warm, and few batches."""
     monkeypatch.setattr(run, "_start_spark", lambda settings, output: spark)
     monkeypatch.setattr(run, "_stop_spark", lambda session: None)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")  # as in the demo's own session
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
     monkeypatch.setattr(run, "_warm_up", lambda *_: None)
     monkeypatch.setattr(run, "MIN_BATCHES", 2)
 

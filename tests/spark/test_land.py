@@ -70,6 +70,7 @@ def test_a_topic_lands_once_and_any_reader_of_parquet_sees_it(spark, cluster, to
     assert len(landed_files(tmp_path / "t")) == 1
 
 
+@pytest.mark.usefixtures("timestamp_type")
 def test_rows_are_those_of_the_source(spark, cluster, topic, send, tmp_path):
     send(50)
     land(spark, topic, tmp_path / "t", nameserver=cluster.namesrv)

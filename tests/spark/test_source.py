@@ -63,6 +63,7 @@ def as_rows(sent):
     return sorted((queue, offset, number) for (queue, offset), number in sent.items())
 
 
+@pytest.mark.usefixtures("timestamp_type")
 def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
 
     for columns in (DEFAULT_COLUMNS, tuple(COLUMNS)):
@@ -141,6 +142,22 @@ def test_several_topics_are_read_together(spark, cluster, topic, producer):
     send(producer, topic + "b", range(7))
     frame = options(spark.read, cluster, f"{topic},{topic}b").load()
     assert sorted((row.topic, row["count"]) for row in frame.groupBy("topic").count().collect()) == [(topic, 5), (topic + "b", 7)]
+
+
+def test_times_have_a_zone_whatever_sql_s_timestamps_have(spark, cluster, topic, producer, tmp_path, timestamp_type):
+    send(producer, topic, range(10))
+    for frame in (options(spark.read, cluster, topic).load(), read_stream(spark, cluster, topic, tmp_path)):
+        assert {"storeTimestamp": "timestamp", "bornTimestamp": "timestamp"}.items() <= dict(frame.dtypes).items()
+        for row in frame.collect():
+            assert abs(row.storeTimestamp.timestamp() - time.time()) < 600
+
+
+def read_stream(spark, cluster, topic, directory):
+    """Return what a stream of the topic has written to Parquet files."""
+    rows = options(spark.readStream, cluster, topic, startingOffsets="earliest").load()
+    start = rows.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start
+    run_available(lambda: start(str(directory / "rows")))
+    return spark.read.parquet(str(directory / "rows"))
 
 
 def test_sql_can_read_a_topic(spark, cluster, topic, producer):

@@ -27,6 +27,7 @@ def stores(spark, **options):
     return spark.read.format("rocketmq-store").options(**options)
 
 
+@pytest.mark.usefixtures("timestamp_type")
 def test_the_columns_have_the_types_spark_asks_arrow_for(spark):
     from sprocketmq.spark.source.data_source import as_arrow
 

@@ -16,11 +16,11 @@ class Column(NamedTuple):
 
 
 # PySpark requires the first batch to equal `to_arrow_schema(schema, timezone="UTC")`: microseconds, and a map whose value field is
-# named "value".
+# named "value". A TIMESTAMP would be one without a time zone where `spark.sql.timestampType` says so.
 _STRING = Column("STRING", pa.string())
 _INT = Column("INT", pa.int32())
 _BIGINT = Column("BIGINT", pa.int64())
-_TIMESTAMP = Column("TIMESTAMP", pa.timestamp("us", tz="UTC"))
+_TIMESTAMP = Column("TIMESTAMP_LTZ", pa.timestamp("us", tz="UTC"))
 MAP_TYPE = pa.map_(pa.string(), pa.field("value", pa.string()))
 
 COLUMNS: dict[str, Column] = {

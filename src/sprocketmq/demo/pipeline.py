@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _BODY = (
-    "seq BIGINT, flight STRING, day DATE, time_hour STRING, scheduled TIMESTAMP, carrier STRING, tailnum STRING, origin STRING,"
+    "seq BIGINT, flight STRING, day DATE, time_hour STRING, scheduled TIMESTAMP_LTZ, carrier STRING, tailnum STRING, origin STRING,"
     " dest STRING, dep_delay INT, arr_delay INT, air_time INT, distance INT"
 )
 KEYS = ("origin", "carrier", "day")
