@@ -145,6 +145,37 @@ def test_slices_of_batches_are_encoded_alone():
     ]
 
 
+WORDS = st.text(st.sampled_from("abcäß"), max_size=5)
+ROWS = st.fixed_dictionaries(
+    {
+        "body": st.binary(min_size=1, max_size=20),
+        "tags": st.none() | WORDS,
+        "keys": st.none() | st.lists(st.none() | st.text("kx", min_size=1, max_size=4), max_size=3),
+        "properties": st.none()
+        | st.dictionaries(st.sampled_from(["a", "bb", "ccc"]), WORDS, max_size=3).map(lambda pairs: list(pairs.items())),
+        "queueId": st.integers(0, 2),
+        "shardingKey": st.none() | WORDS,
+        "delayTimeLevel": st.none() | st.integers(0, 3),
+        "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "bornTimestamp": st.none() | st.sampled_from([dt.datetime(2024, 5, day, tzinfo=dt.UTC) for day in (1, 2)]),
+        "dedupKey": st.text("dk", min_size=1, max_size=3) | st.sampled_from([_factory.next(), _factory.next()]),
+    }
+)
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()], ids=str)
+@given(rows=st.lists(ROWS, min_size=1, max_size=20), data=st.data())
+def test_part_of_a_batch_is_encoded_like_a_batch_of_its_rows(text, rows, data):
+    kinds = TYPES | {"keys": pa.list_(pa.string())} | dict.fromkeys(["tags", "shardingKey", "dedupKey"], text)
+    schema = pa.schema([*((name, kinds[name]) for name in rows[0]), ("brokerName", pa.string())])
+    rows = [row | {"brokerName": "a"} for row in rows]
+    first = data.draw(st.integers(0, len(rows) - 1), "first")
+    last = data.draw(st.integers(first + 1, len(rows)), "last")
+    part = pa.RecordBatch.from_pylist(rows, schema).slice(first, last - first)
+    whole = pa.RecordBatch.from_pylist(rows[first:last], schema)
+    assert messages(requests(part, scope="s")) == messages(requests(whole, scope="s"))
+
+
 def test_ids_of_a_slices_keys_are_those_of_its_rows():
     ids = [_factory.next() for _ in range(6)]
     keys = [f"k{i}" if i % 2 else ids[i] for i in range(6)]
