@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from sprocketmq.errors import ConfigError
 
 INSTALL = "pip install 'sprocketmq[spark]'"
-# Package: purpose, first compatible version, first incompatible one (None: none known). The same bounds are in pyproject.toml.
+# Package: purpose, first compatible version, first incompatible one (None: none known). Lower bounds are those of pyproject.toml.
 NEEDED = {
     "pyspark": ("the data source API with Arrow writers", (4, 0), (5,)),
     "pyarrow": ("every row is handed over as Arrow", (18,), None),
