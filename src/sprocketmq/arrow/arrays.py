@@ -58,7 +58,7 @@ def null_if_empty(texts: pa.Array) -> pa.Array:
     empty = pc.equal(texts, "").fill_null(False).to_numpy(zero_copy_only=False)
     if not empty.any():
         return texts
-    # `if_else` before pyarrow 24 returns other bytes when the texts are part of a longer array.
+    # `if_else` with a scalar before pyarrow 24 returns other bytes when the texts are part of a longer array.
     return texts.take(pa.array(np.arange(len(texts)), mask=empty))
 
 

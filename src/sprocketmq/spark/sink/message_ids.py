@@ -43,11 +43,8 @@ class RowIds:
         texts = keys.to_pylist()
         raw = [blake2b(key, digest_size=_ID_HASH_BYTES, person=b"sprocketmq-key").digest() for key in texts]
         made = _id_texts(np.frombuffer(b"".join(raw), np.uint8).reshape(-1, _ID_HASH_BYTES))
-        are_ids = pc.match_substring_regex(keys, "^(?:[0-9A-F]{32}|[0-9A-F]{56})$").to_numpy(zero_copy_only=False)
-        if not are_ids.any():
-            return made
-        places = np.arange(len(keys)) + np.where(are_ids, 0, len(keys))
-        return pa.concat_arrays([keys, made]).take(pa.array(places))
+        are_ids = pc.match_substring_regex(keys, "^(?:[0-9A-F]{32}|[0-9A-F]{56})$")
+        return pc.if_else(are_ids, keys, made)
 
     def of_content(self, *columns: pa.Array) -> pa.Array:
         """Return ids that follow from the values of ``columns`` (binary, without nulls, all of one length)."""
