@@ -67,10 +67,10 @@ class QueryHistory:
 
     def add(self, progress: Mapping[str, Any]) -> bool:
         """Add a progress report of Spark; return False for one that was added before."""
-        figures = batch_figures(progress)
         last = self.batches[-1] if self.batches else None
-        if last is not None and (figures.batch_id, figures.began_s) <= (last.batch_id, last.began_s):
+        if last is not None and _place(progress) <= (last.batch_id, last.began_s):
             return False
+        figures = batch_figures(progress)
         self.batches.append(figures)
         self.rows += figures.rows
         return True
@@ -149,15 +149,21 @@ def batch_figures(progress: Mapping[str, Any]) -> BatchFigures:
         for source in progress["sources"]:
             lag |= source_lag(source)
     duration = progress.get("durationMs") or {}
+    batch_id, began_s = _place(progress)
     return BatchFigures(
-        batch_id=int(progress["batchId"]),
-        began_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),
+        batch_id=batch_id,
+        began_s=began_s,
         # Reports of Spark Connect have these for each source only.
         rows=sum(int(source.get("numInputRows") or 0) for source in progress["sources"]),
         rows_per_s=sum(float(source.get("processedRowsPerSecond") or 0.0) for source in progress["sources"]),
         duration_ms=int(duration.get("triggerExecution") or progress.get("batchDuration") or 0),
         lag=lag,
     )
+
+
+def _place(progress: Mapping[str, Any]) -> tuple[int, float]:
+    """Return the batch id and the time (epoch s) of a progress report, by which reports are ordered."""
+    return int(progress["batchId"]), datetime.fromisoformat(progress["timestamp"]).timestamp()
 
 
 def source_lag(source: Mapping[str, Any]) -> Offsets:
