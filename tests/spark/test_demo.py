@@ -23,12 +23,12 @@ def shared_session(spark, monkeypatch):
     """Use the session of the tests, which is warm, and few batches."""
     monkeypatch.setattr(run, "_start_spark", lambda settings, output: spark)
     monkeypatch.setattr(run, "_stop_spark", lambda session: None)
+    monkeypatch.setattr(run, "_warm_up", lambda *_: None)
+    monkeypatch.setattr(run, "MIN_BATCHES", 2)
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")  # as in the demo's own session
     yield
     spark.conf.set("spark.sql.session.timeZone", zone)
-    monkeypatch.setattr(run, "_warm_up", lambda *_: None)
-    monkeypatch.setattr(run, "MIN_BATCHES", 2)
 
 
 def test_the_demo_passes_its_own_checks_and_leaves_a_table_a_plot_and_a_report(shared_session, tmp_path, capsys):

@@ -144,20 +144,15 @@ def test_several_topics_are_read_together(spark, cluster, topic, producer):
     assert sorted((row.topic, row["count"]) for row in frame.groupBy("topic").count().collect()) == [(topic, 5), (topic + "b", 7)]
 
 
-def test_times_have_a_zone_whatever_sql_s_timestamps_have(spark, cluster, topic, producer, tmp_path, timestamp_type):
+@pytest.mark.usefixtures("timestamp_type")
+def test_times_have_a_zone_whatever_sql_s_timestamps_have(spark, cluster, topic, producer, stream):
     send(producer, topic, range(10))
-    for frame in (options(spark.read, cluster, topic).load(), read_stream(spark, cluster, topic, tmp_path)):
+    stream.columns += ["storeTimestamp", "bornTimestamp"]
+    stream.run()
+    for frame in (options(spark.read, cluster, topic).load(), spark.read.parquet(stream.table)):
         assert {"storeTimestamp": "timestamp", "bornTimestamp": "timestamp"}.items() <= dict(frame.dtypes).items()
         for row in frame.collect():
             assert abs(row.storeTimestamp.timestamp() - time.time()) < 600
-
-
-def read_stream(spark, cluster, topic, directory):
-    """Return what a stream of the topic has written to Parquet files."""
-    rows = options(spark.readStream, cluster, topic, startingOffsets="earliest").load()
-    start = rows.writeStream.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start
-    run_available(lambda: start(str(directory / "rows")))
-    return spark.read.parquet(str(directory / "rows"))
 
 
 def test_sql_can_read_a_topic(spark, cluster, topic, producer):
@@ -254,9 +249,10 @@ class Stream:
         self.table = str(directory / "table")
         self.checkpoint = str(directory / "checkpoint")
         self.more = {"startingOffsets": "earliest", "maxPartitions": "2", **more}
+        self.columns = ["queueId", "queueOffset", "body"]
 
     def start(self, **trigger):
-        frame = options(self.spark.readStream, self.cluster, self.topic, **self.more).load().select("queueId", "queueOffset", "body")
+        frame = options(self.spark.readStream, self.cluster, self.topic, **self.more).load().select(self.columns)
         writer = frame.writeStream.format("parquet").option("path", self.table).option("checkpointLocation", self.checkpoint)
         return (writer.trigger(**trigger) if trigger else writer).start()
 
