@@ -4,7 +4,9 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 # Before the first import of numpy: the pool of threads that it would start in every process is of use to no test.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -22,6 +24,11 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # A shell that starts a job in the background has it ignore SIGINT, and so would every process the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The directories of tests have a space in their names, as those of many users have.
+_SPACED = Path(tempfile.gettempdir(), "sprocketmq tests")
+_SPACED.mkdir(exist_ok=True)
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_SPACED))
 
 # Machines that run tests are slow and shared: a time limit for one example tells nothing about the code. A failing example is
 # printed with the line that repeats it.

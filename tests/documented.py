@@ -128,6 +128,11 @@ def sessions(text):
         yield line.removeprefix("$ "), "\n".join(shown)
 
 
+def relative(text, home):
+    """Return an output with the paths below ``home`` relative to it, and without the quotes that a space in its name needs."""
+    return re.sub(rf"'{re.escape(str(home))}/(.*?)'", r"\1", text).replace(f"{home}/", "")
+
+
 def plain(text):
     """Return a text with each number as 0, what is counted in the singular, and each run of blanks as one."""
     zeros = re.sub(r"[ \t]+", " ", re.sub(r"\d[\d,.:]*", "0", text)).strip()
@@ -136,4 +141,6 @@ def plain(text):
 
 def pattern(shown):
     """Return the pattern of an output; ``...`` stands for anything, and so does the reader's directory."""
-    return re.compile(re.escape(plain(shown)).replace(r"\.\.\.", ".*").replace("/home/you", r"\S*"), re.DOTALL)
+    escaped = re.escape(plain(shown)).replace(r"\.\.\.", ".*")
+    # A directory whose name has a space is in quotes.
+    return re.compile(re.sub(r"/home/you(\S*)", r"""["']?[^"'\n]*\1["']?""", escaped), re.DOTALL)

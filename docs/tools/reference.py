@@ -233,6 +233,8 @@ def template(text: ast.expr, local: dict[str, ast.expr]) -> str:
 
 
 def placeholder(value: ast.expr, local: dict[str, ast.expr]) -> str:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "_word":
+        value = value.args[0]
     if isinstance(value, ast.Name) and value.id in local:
         options = [template(option, {}) for option in branches(local[value.id]) if isinstance(option, ast.JoinedStr | ast.Constant)]
         said = max(options, key=len, default=value.id.upper())

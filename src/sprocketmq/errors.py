@@ -16,6 +16,13 @@ class SprocketError(Exception):
     """Base of all errors of SprocketMQ."""
 
 
+def _word(text: str) -> str:
+    """Return a name or path as a shell takes it."""
+    from shlex import quote  # imported for few errors: every program imports this module
+
+    return quote(text)
+
+
 class ProtocolError(SprocketError):
     """Bytes or values that the remoting protocol or a storage format does not allow."""
 
@@ -247,7 +254,8 @@ class TopicNotFound(FatalError):
         at = f" at nameserver {namesrv}" if namesrv else ""
         missing = f"topic {topic!r} does not exist at broker {broker}" if broker else f"topic {topic!r} has no route{at}"
         copied = "; a slave copies new topics from its master within seconds" if broker else ""
-        super().__init__(f"{missing}: create it first (sprocketmq topic create {topic}) or allow auto-creation on the broker{copied}")
+        creation = f"sprocketmq topic create {_word(topic)}"
+        super().__init__(f"{missing}: create it first ({creation}) or allow auto-creation on the broker{copied}")
         self.topic = topic
         self.namesrv = namesrv
         self.broker = broker
@@ -271,9 +279,8 @@ class NoMaster(RetriableError):
     def __init__(self, brokers: Sequence[str], topic: str = "") -> None:
         names = ", ".join(brokers)
         outcome = f"topic {topic!r} takes no messages now, nothing is stored" if topic else "nothing is changed"
-        super().__init__(
-            f"no nameserver knows a master of {names}: {outcome}; start it, or make a slave the master (sprocketmq failover {brokers[0]})"
-        )
+        promotion = f"sprocketmq failover {_word(brokers[0])}"
+        super().__init__(f"no nameserver knows a master of {names}: {outcome}; start it, or make a slave the master ({promotion})")
         self.brokers = tuple(brokers)
         self.topic = topic
 
@@ -294,7 +301,7 @@ class GroupNotFound(FatalError):
 
     def __init__(self, group: str) -> None:
         super().__init__(
-            f"no broker knows the consumer group {group!r}: create it (sprocketmq group create {group}), or start a member of it"
+            f"no broker knows the consumer group {group!r}: create it (sprocketmq group create {_word(group)}), or start a member of it"
         )
         self.group = group
 
@@ -408,7 +415,8 @@ class SecretFileExposed(ConfigError):
     """A file with a secret may be read by other users of the machine."""
 
     def __init__(self, path: str, mode: int) -> None:
-        super().__init__(f"{path} holds a secret and others may read it (mode {mode:04o}): run chmod 600 {path}, and consider a new secret")
+        fix = f"run chmod 600 {_word(path)}, and consider a new secret"
+        super().__init__(f"{path} holds a secret and others may read it (mode {mode:04o}): {fix}")
         self.path = path
         self.mode = mode
 
@@ -500,7 +508,7 @@ class StoreDamaged(FatalError):
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         root = path.partition("/commitlog")[0]
-        more = f" (`sprocketmq verify {root}` shows more)" if root != path else ""
+        more = f" (`sprocketmq verify {_word(root)}` shows more)" if root != path else ""
         super().__init__(f"store file {path} is damaged at byte {offset}: {reason}{more}")
         self.path = path
         self.offset = offset

@@ -30,7 +30,7 @@ def event(log: logging.Logger, level: int, name: str, /, *, exc_info: _ExcInfo |
 
 def text_of(name: str, fields: Mapping[str, object]) -> str:
     """Return ``name key=value ...`` on one line: values with special characters are in double quotes, with Python's escapes."""
-    return " ".join([name, *(f"{key}={_quoted(value)}" for key, value in fields.items())])
+    return " ".join([name, *(f"{key}={quoted(value)}" for key, value in fields.items())])
 
 
 def escaped(text: str) -> str:
@@ -54,7 +54,8 @@ def _plain(value: object) -> str | int | float | bool:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
+    """Return a value as ``text_of`` writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class BrokerProcess:
         assert self.process.stdout is not None
         line = (await asyncio.to_thread(self.process.stdout.readline)).decode()
         assert line.startswith("ready"), (line, self.process.stderr.read().decode() if self.process.stderr else "")
-        self.address = dict(pair.split("=", 1) for pair in line.split()[1:])["broker"]
+        self.address = dict(pair.split("=", 1) for pair in shlex.split(line)[1:])["broker"]
 
     @property
     def alive(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import threading
@@ -36,7 +37,7 @@ class OurProcess:
                 raise AssertionError(f"`sprocketmq {' '.join(command)}` did not get ready:\n{self.log.read_text()}")
         finally:
             watchdog.cancel()
-        facts = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
+        facts = dict(part.split("=", 1) for part in shlex.split(line)[1:] if "=" in part)
         self.namesrv = facts.get("namesrv", "")
         self.broker = facts.get("broker", "")
         self.metrics = facts.get("metrics", "")

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.documented import ADDRESS, OWN_TESTS, PAGES, pattern, plain, sessions
+from tests.documented import ADDRESS, OWN_TESTS, PAGES, pattern, plain, relative, sessions
 from tests.recorded_stores import unpack
 
 from sprocketmq import Message, sync
@@ -124,7 +124,7 @@ class Reader:
                     self.type(line)
             case "console":
                 for line, shown in sessions(block.text):
-                    said = self.type(line, code=1 if "NOT in order" in shown else 0).replace(f"{self.home}/", "")
+                    said = relative(self.type(line, code=1 if "NOT in order" in shown else 0), self.home)
                     assert pattern(words(shown)).fullmatch(plain(words(said))), f"{line} prints\n{said}and the page shows\n{shown}"
             case other:
                 pytest.fail(f"{block}: nothing here runs a {other} block")
@@ -152,7 +152,7 @@ class Reader:
 
     def type(self, line, code=0):
         """Run one command in this process, as on a terminal, and return what it printed."""
-        program, *arguments = shlex.split(self.here(line), comments=True)
+        program, *arguments = (self.here(f" {word} ")[1:-1] for word in shlex.split(line, comments=True))
         endless = next((option for option in ENDLESS if option in " ".join(arguments)), None)
         code = ENDLESS.get(endless, code)
         assert program == "sprocketmq"

@@ -46,7 +46,7 @@ def event_log(spark, tmp_path):
     context = spark.sparkContext._jsc.sc()
     jvm = spark.sparkContext._jvm
     conf = context.conf().clone().set("spark.eventLog.compress", "false").set("spark.eventLog.rolling.enabled", "false")
-    to = jvm.java.net.URI(f"file://{tmp_path}/")
+    to = jvm.java.net.URI(f"{tmp_path.as_uri()}/")
     nothing = getattr(jvm.scala, "None$").__getattr__("MODULE$")
     listener = jvm.org.apache.spark.scheduler.EventLoggingListener("secured", nothing, to, conf, context.hadoopConfiguration())
     listener.start()

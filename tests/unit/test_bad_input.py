@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import socket
 import struct
 import subprocess
@@ -655,7 +656,7 @@ def test_a_configuration_file_of_another_shape_is_named_with_the_next_step(tmp_p
     code, err = serve_on(tmp_path, capfd)
     assert code == 2
     assert f"{path} is not a file as brokers write it" in err
-    assert f"`sprocketmq inspect {path}` shows it" in err
+    assert f"`sprocketmq inspect {shlex.quote(str(path))}` shows it" in err
 
 
 def test_a_configuration_file_that_is_damaged_is_told_of(tmp_path, caplog):

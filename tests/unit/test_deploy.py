@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sprocketmq.events import quoted
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMMAND = str(Path(sys.executable).with_name("sprocketmq"))
@@ -117,9 +119,9 @@ def test_the_unit_of_systemd_serves(serve, tmp_path):
     assert tomllib.loads(settings)["log_file"].startswith(f"/var/log/{unit['Service']['LogsDirectory']}/")
     (tmp_path / "etc/sprocketmq").mkdir(parents=True)
     (tmp_path / "var/log/sprocketmq").mkdir(parents=True)
-    (tmp_path / "etc/sprocketmq/broker.toml").write_text(settings.replace('"/var', f'"{tmp_path}/var'))
+    (tmp_path / "etc/sprocketmq/broker.toml").write_text(settings.replace('"/var', f'"{json.dumps(str(tmp_path))[1:-1]}/var'))
     server = serve(arguments, *ANY_PORT)
-    assert f"store={tmp_path}/var/lib/sprocketmq/broker-a" in server.ready
+    assert f"store={quoted(tmp_path / 'var/lib/sprocketmq/broker-a')}" in server.ready
     assert server.stop()[0] == 0
     assert (tmp_path / "var/log/sprocketmq/broker.log").read_text()
 
@@ -128,7 +130,8 @@ def test_the_pod_makes_its_certificates_and_serves_with_them(serve, tmp_path):
     (tmp_path / "data").mkdir()
     (stateful,) = (one for one in KUBERNETES if one["kind"] == "StatefulSet")
     (init,) = stateful["spec"]["template"]["spec"]["initContainers"]
-    shell = " ".join(init["command"][2].split()).replace("/data", f"{tmp_path}/data").replace("sprocketmq", COMMAND)
+    here = {"/data": f"{tmp_path}/data", "sprocketmq": COMMAND}
+    shell = re.sub("/data|sprocketmq", lambda found: shlex.quote(here[found[0]]), " ".join(init["command"][2].split()))
     for _ in range(2):  # a restart of the pod keeps what the first start made
         made = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
         assert made.returncode == 0, made.stderr

@@ -1,5 +1,6 @@
 """Users without a home directory, as containers run them: the defaults that lie there, and what is said when there is no other."""
 
+import json
 import os
 import pwd
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_a_server_wants_a_directory(homeless, capsys):
 
 def test_a_directory_that_is_named_is_enough(homeless, tmp_path, capsys):
     assert main(["serve", "--store", str(tmp_path), "--show-config"]) == 0
-    assert str(tmp_path) in capsys.readouterr().out
+    assert json.dumps(str(tmp_path)) in capsys.readouterr().out
 
 
 def test_a_client_has_no_credentials_there(homeless):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -88,7 +89,7 @@ class SavedFiles:
                 except RemoteProtocolError as e:
                     raise ConfigError(
                         f"{file.path} is not a file as brokers write it: {e};"
-                        f" `sprocketmq inspect {file.path}` shows it, mend it or remove it"
+                        f" `sprocketmq inspect {shlex.quote(file.path)}` shows it, mend it or remove it"
                     ) from None
         if trees:
             timers, offsets = trees

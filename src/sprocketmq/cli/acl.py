@@ -1,6 +1,7 @@
 """``sprocketmq acl``: what users may do."""
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -121,7 +122,7 @@ def revoke(target: Target, username: str, resources: Resources, users_file: Path
 
                 changes.make(place, act, harmless=(NO_ACL, f"{username} has no such entry"))
     if not changes.done and not changes.failed:
-        raise ConfigError(f"user {username} has no such rights; `sprocketmq acl list {username}` shows those there are")
+        raise ConfigError(f"user {username} has no such rights; `sprocketmq acl list {shlex.quote(username)}` shows those there are")
     return changes.end(username=username)
 
 

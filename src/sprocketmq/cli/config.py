@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import stat
 import sys
 from dataclasses import Field, dataclass, field, fields
@@ -216,7 +217,8 @@ class Settings:
         if not path.is_file():
             if (root / "credentials.json").is_file():
                 raise ConfigError(f"--secure {directory} is for clients: servers need the directory that `sprocketmq secure init` made")
-            raise ConfigError(f"--secure {directory}: {path} does not exist; `sprocketmq secure init {directory}` makes such a directory")
+            made = f"`sprocketmq secure init {shlex.quote(str(directory))}` makes such a directory"
+            raise ConfigError(f"--secure {directory}: {path} does not exist; {made}")
         source = f"settings file {path}"
         before = set(self.explicit)
         for key, value in _table(_file_text(path), source).items():

@@ -1,6 +1,7 @@
 """The diagnosis of ``sprocketmq doctor``: pure functions from facts to findings."""
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,7 +131,7 @@ def check_brokers(brokers: Iterable[BrokerFacts]) -> Iterator[Finding]:
     masters = {one.state.broker_name for one in brokers if one.state.is_master and not one.state.problem}
     for name in sorted({one.state.broker_name for one in brokers} - masters):
         text = "no master answers: messages can be read from its slaves, and none can be sent"
-        yield Finding(Level.FAILURE, f"broker {name}", text, f"start its master, or: sprocketmq failover {name}")
+        yield Finding(Level.FAILURE, f"broker {name}", text, f"start its master, or: sprocketmq failover {shlex.quote(name)}")
     versions = {one.state.version for one in brokers if one.state.version}
     if len(versions) > 1:
         text = f"different versions: {', '.join(sorted(versions))}"
@@ -276,7 +277,8 @@ def check_groups(groups: Iterable[GroupFacts], total: int) -> Iterator[Finding]:
     for one in groups:
         if one.lag and not one.members:
             text = f"{one.lag:,} message{'' if one.lag == 1 else 's'} behind, and no member is online"
-            yield Finding(Level.WARNING, f"group {one.group}", text, f"start its consumers, or: sprocketmq group delete {one.group}")
+            fix = f"start its consumers, or: sprocketmq group delete {shlex.quote(one.group)}"
+            yield Finding(Level.WARNING, f"group {one.group}", text, fix)
         if one.dead_letters:
             text = f"{one.dead_letters:,} dead letter{'' if one.dead_letters == 1 else 's'}"
             yield Finding(Level.WARNING, f"group {one.group}", text, f"sprocketmq consume '%DLQ%{one.group}' --from first")

@@ -1,5 +1,6 @@
 """``sprocketmq secure``: the directory with everything that servers and clients of a secured cluster need."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +16,9 @@ def init(root: Path, hosts: Sequence[str], days: int, *, as_json: bool) -> None:
         print_json(_facts(root, issued))
         return
     print(_certificates(root, issued))
-    print(f"servers:  sprocketmq serve --secure {root}")
-    print(f"clients:  sprocketmq cluster --secure {root}    (user {ADMIN}; other machines need {root / 'client'} only)")
+    made = shlex.quote(str(root))
+    print(f"servers:  sprocketmq serve --secure {made}")
+    print(f"clients:  sprocketmq cluster --secure {made}    (user {ADMIN}; other machines need {root / 'client'} only)")
 
 
 def renew(root: Path, hosts: Sequence[str], days: int, *, as_json: bool) -> None:

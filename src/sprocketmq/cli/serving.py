@@ -22,7 +22,7 @@ from sprocketmq.cli.serving_options import broker_config, check_reach, kv_file, 
 from sprocketmq.cli.serving_security import access_word, add_initial_users, ready_fields, security_of, warn_of_names
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import NotOnWindows, SprocketError
-from sprocketmq.events import event
+from sprocketmq.events import event, quoted
 from sprocketmq.net.address import format_address, is_wildcard, own_address, parse_address
 from sprocketmq.net.loops import new_event_loop
 from sprocketmq.net.own_process import settle_own_process
@@ -175,7 +175,7 @@ async def _serve_until(
         listens = ready.removeprefix("ready ")
         ready += ready_fields(settings)
         if config is not None:
-            ready += f" store={config.store.root}"
+            ready += f" store={quoted(config.store.root)}"
         event(
             log,
             logging.INFO,

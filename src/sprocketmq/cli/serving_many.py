@@ -17,7 +17,7 @@ from sprocketmq.cli.serving_options import LOG_SETTINGS
 from sprocketmq.cli.serving_security import ready_fields
 from sprocketmq.cli.stopping import on_stop_signals, print_ready, watch_stdin
 from sprocketmq.errors import ConfigError
-from sprocketmq.events import event
+from sprocketmq.events import event, quoted
 from sprocketmq.net.address import parse_address
 from sprocketmq.processes.members import PORT_STEP, Member, check_arrangement, members_of
 from sprocketmq.processes.supervisor import ChildFailed, Command, Supervisor
@@ -138,7 +138,8 @@ class ManyServers:
         names = (member.name for member in self._members)
         brokers = " ".join(f"{name}={self._supervisor.ready(name)['broker']}" for name in names)
         scraped = f" metrics={self.metrics.address}" if self.metrics is not None else ""
-        return f"ready namesrv={self._namesrv} {brokers}{scraped}{self._beside_fields}{ready_fields(self._settings)} store={self._root}"
+        more = f"{self._beside_fields}{ready_fields(self._settings)} store={quoted(self._root)}"
+        return f"ready namesrv={self._namesrv} {brokers}{scraped}{more}"
 
     def start(self) -> None:
         """Start the nameserver, then all masters at a time, then all slaves, which find their masters. Raises ChildFailed."""

@@ -1,6 +1,7 @@
 """TLS and access control of the serving verbs, made from settings; secrets are read from their files."""
 
 import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,7 +149,8 @@ def warn_of_names(settings: Settings, host: str) -> None:
 
     hosts = hosts_of(path.read_bytes())
     if not covers(hosts, host):
-        renewing = f"`sprocketmq secure renew {settings.secure} --host {host}`" if settings.secure else "a certificate that names it"
+        made = settings.secure
+        renewing = f"`sprocketmq secure renew {shlex.quote(str(made))} --host {host}`" if made else "a certificate that names it"
         log.warning(
             "clients connect to %s, and refuse the certificate in %s, which is for %s: use %s", host, path, ", ".join(hosts), renewing
         )

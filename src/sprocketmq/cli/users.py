@@ -1,6 +1,7 @@
 """``sprocketmq user``: users. Secrets are generated, written to files, and shown only on request."""
 
 import contextlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class NewSecret:
         if self._file is not None:
             print(f"the credentials of {username} are in {self._options.out}")
             if failed:
-                print(f"repeat the command with --secret-file {self._file} instead of --out, for the brokers that failed")
+                print(f"repeat the command with --secret-file {shlex.quote(str(self._file))} instead of --out, for the brokers that failed")
         if self._options.show:
             print(f"secret: {self.secret.reveal()}")
 
@@ -117,9 +118,8 @@ def create(target: Target, username: str, options: SecretOptions, users_file: Pa
             changes.make(place, act, harmless=(USER_EXISTS, f"user {username} exists already, and keeps its secret"))
     if not changes.done:
         new.withdraw()
-        raise ConfigError(
-            f"user {username} was not created; `sprocketmq user update {username} --new-secret` gives one that exists another secret"
-        )
+        update = f"`sprocketmq user update {shlex.quote(username)} --new-secret`"
+        raise ConfigError(f"user {username} was not created; {update} gives one that exists another secret")
     if not as_json:
         new.tell(username, failed=changes.failed)
     return changes.end(username=username, type=str(user_type), **new.facts())

@@ -7,6 +7,7 @@ groups of their own, so that Ctrl-C reaches this process alone, which stops them
 import logging
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -227,7 +228,7 @@ class Child:
             if became_ready:
                 complaints.release()
                 with self._changed:
-                    self.fields = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
+                    self.fields = dict(part.split("=", 1) for part in shlex.split(line)[1:] if "=" in part)
                     self._ready = True
                     self._changed.notify_all()
             late = not became_ready and process.poll() is None and deadline is not None and SYSTEM_CLOCK.monotonic() >= deadline

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -240,7 +241,7 @@ class UserStore:
         if not tables.super_users:
             raise ConfigError(
                 f"the file of users {self.path} has no enabled Super user, so that nobody could administer:"
-                f" `sprocketmq user create NAME --admin --users-file {self.path}` makes one"
+                f" `sprocketmq user create NAME --admin --users-file {shlex.quote(str(self.path))}` makes one"
             )
         self.tables = tables
 

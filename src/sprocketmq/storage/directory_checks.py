@@ -4,6 +4,7 @@ Derived files need no check: they are rebuilt. A directory is refused when this 
 queues and settings in a RocksDB database, messages that exist only in tiered storage or a compacted log, a newer format, a missing log.
 """
 
+import shlex
 from collections.abc import Iterator
 from struct import Struct
 
@@ -74,7 +75,7 @@ def _check_rocksdb(fs: FileSystem, root: str, names: set[str]) -> None:
             raise StoreNotSupported(
                 f"{root}/{name}",
                 "the queues of this store are in a RocksDB database, which only Apache's broker reads",
-                f"move {root}/{name} away and run sprocketmq rebuild {root}: it makes queue files from the commit log",
+                f"move {root}/{name} away and run sprocketmq rebuild {shlex.quote(root)}: it makes queue files from the commit log",
             )
     config = {entry.name for entry in fs.list(f"{root}/config")} if "config" in names else set()
     for name in _CONFIG_DATABASES:

@@ -11,6 +11,7 @@
 """
 
 import selectors
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -87,11 +88,10 @@ class ServeProcess:
                 if not more:
                     break
                 line += more
-        fields = dict(part.split("=", 1) for part in line.decode().split() if "=" in part)
         if not line.startswith(b"ready "):
             self.kill()
             raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it printed nothing'}")
-        return fields
+        return dict(part.split("=", 1) for part in shlex.split(line.decode()) if "=" in part)
 
     def said(self) -> str:
         """Return what the process has written to standard error."""

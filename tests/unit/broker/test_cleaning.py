@@ -12,6 +12,7 @@ from sprocketmq import PushConsumer
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.broker.cleaning import Cleaning
 from sprocketmq.errors import StoreDamaged, StoreWriteFailed
+from sprocketmq.events import quoted
 from sprocketmq.net.tasks import Background
 from sprocketmq.protocol.properties import encode_properties
 from sprocketmq.storage.config import StoreConfig
@@ -202,7 +203,7 @@ async def test_damaged_files_go_before_messages_do(cleaning, store, disk, tmp_pa
     assert paths[:2] == [f"{tmp_path}/damaged/{i}" for i in range(2)]
     assert disk.damaged == {}
     (line,) = said("damaged_files_deleted")
-    assert line.startswith(f"damaged_files_deleted path={tmp_path}/damaged files=2 cause=")
+    assert line.startswith(f"damaged_files_deleted path={quoted(tmp_path / 'damaged')} files=2 cause=")
 
 
 async def test_damaged_files_expire_as_segments_do(cleaning, disk, tmp_path):
@@ -330,7 +331,7 @@ async def test_consumers_of_deleted_messages_go_on_at_the_first_that_is_left(ser
     assert len(store.segments()) == 1
     lines = said("segment_deleted")
     assert len(lines) == 3
-    assert lines[0].startswith(f"segment_deleted path={broker.config.store.root}/commitlog/{0:020d} other_files=")
+    assert lines[0].startswith(f"segment_deleted path={quoted(broker.config.store.root / 'commitlog' / f'{0:020d}')} other_files=")
     assert all(" age_h=73 cause=" in line and line.endswith(" used_percent=10") for line in lines)
     answer = await ask.pull("orders", 0)
     assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["minOffset"]) == (21, str(low), str(low))

@@ -3,6 +3,7 @@
 import pytest
 
 from sprocketmq import AdminClient, Message, Producer
+from sprocketmq.events import quoted
 from sprocketmq.namesrv import NameServer, NameServerConfig
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.peerlog import INTERVAL_S
@@ -118,7 +119,7 @@ async def test_settings_that_are_changed_say_what_they_were(ask, said):
 
 async def test_a_store_says_how_it_was_left(start_broker, connect, said):
     broker = await start_broker()
-    assert said("store_opened")[0].startswith(f'store_opened path={broker.config.store.root} after="nothing: it is new" took_ms=')
+    assert said("store_opened")[0].startswith(f'store_opened path={quoted(broker.config.store.root)} after="nothing: it is new" took_ms=')
     await (await connect(broker)).send("orders")
     await broker.abort()
     broker = await start_broker(like=broker)

@@ -9,6 +9,7 @@ import pytest
 from asking import exchange
 
 from sprocketmq.errors import StoreFailed
+from sprocketmq.events import quoted
 from sprocketmq.protocol.command import Command, encode_command
 from sprocketmq.protocol.ids import parse_offset_msg_id, parse_uniq_key
 from sprocketmq.protocol.records import decode_records, pack_host
@@ -401,7 +402,7 @@ async def test_a_failed_flush_ends_all_writes(faulty, said):
     failure = await asyncio.wait_for(broker.wait_failed(), 60)
     assert isinstance(failure, StoreFailed)
     (line,) = said("store_failed")
-    assert line == f'store_failed reason="{failure}"'
+    assert line == f"store_failed reason={quoted(failure)}"
     disk.refused = {}
     answer = await ask.send("orders", b"after")
     assert answer.code == 14

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ class Serving:
             env=os.environ | (environ or {}),
         )
         self.ready = self.process.stdout.readline()
-        self.address = dict(part.split("=", 1) for part in self.ready.split()[1:])
+        self.address = dict(part.split("=", 1) for part in shlex.split(self.ready)[1:])
 
     def end(self, number=signal.SIGTERM):
         """Send a signal and return exit code and stderr."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from grpc_tools import protoc
-from tests.documented import ADDRESS, BLOCKS, LEFT_OUT, OWN_TESTS, PAGES, ROOT, pattern, plain, sessions
+from tests.documented import ADDRESS, BLOCKS, LEFT_OUT, OWN_TESTS, PAGES, ROOT, pattern, plain, relative, sessions
 from tests.recorded_stores import unpack
 
 COMMAND = re.compile(r"(\$ )?(sprocketmq|mqadmin|pip|python|make) ")
@@ -145,7 +145,7 @@ class Reader:
             case "console":
                 for line, shown in sessions(block.text):
                     said = self.type(line, code=1 if "damaged" in block.mark else 0)
-                    same = any(pattern(shown).fullmatch(plain(one)) for one in (said, said.replace(f"{self.home}/", "")))
+                    same = any(pattern(shown).fullmatch(plain(one)) for one in (said, relative(said, self.home)))
                     assert not shown or same, f"{line} prints\n{said}and the page shows\n{shown}"
             case "sh" if block.text.startswith(SERVERS):
                 self.serve(block.text)

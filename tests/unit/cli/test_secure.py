@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -19,10 +20,11 @@ def test_init_says_what_it_made_and_how_to_use_it(command, tmp_path):
     assert (code, err) == (0, "")
     first, servers, clients = out.splitlines()
     assert re.fullmatch(
-        rf"{root}: a server certificate for localhost, 127\.0\.0\.1, ::1, .*mq\.example\.com, valid until \d{{4}}-\d\d-\d\d", first
+        rf"{re.escape(str(root))}: a server certificate for localhost, 127\.0\.0\.1, ::1, .*mq\.example\.com, valid until \d{{4}}-\d\d-\d\d",
+        first,
     )
-    assert servers == f"servers:  sprocketmq serve --secure {root}"
-    assert clients.startswith(f"clients:  sprocketmq cluster --secure {root} ")
+    assert servers == f"servers:  sprocketmq serve --secure {shlex.quote(str(root))}"
+    assert clients.startswith(f"clients:  sprocketmq cluster --secure {shlex.quote(str(root))} ")
     secrets = re.findall(r'"([\w-]{43})"', (root / "users.json").read_text())
     assert len(secrets) == 2
     assert not any(secret in out for secret in secrets)

@@ -19,6 +19,7 @@ from sprocketmq.cli.config import KEYS, Settings, data_directory
 from sprocketmq.cli.serving_options import kv_file
 from sprocketmq.cli.stopping import watch_stdin
 from sprocketmq.errors import ConfigError, SprocketError
+from sprocketmq.events import quoted
 from sprocketmq.net.address import own_address, parse_address
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.net.own_process import SWITCH_INTERVAL_S
@@ -50,7 +51,7 @@ def bodies(namesrv, topic="orders"):
 def test_serve_says_when_it_is_ready_takes_traffic_and_stops_cleanly_on_a_signal(serving, tmp_path, number):
     server = serving("serve", *FREE, "--store", str(tmp_path / "store"))
     address = server.address
-    assert server.ready == f"ready namesrv={address['namesrv']} broker={address['broker']} store={tmp_path / 'store'}\n"
+    assert server.ready == f"ready namesrv={address['namesrv']} broker={address['broker']} store={quoted(tmp_path / 'store')}\n"
     send(address["namesrv"], b"one")
     assert bodies(address["namesrv"]) == [b"one"]
     assert server.end(number) == (0, "")

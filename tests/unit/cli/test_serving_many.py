@@ -13,6 +13,7 @@ from tests.waiting import freeze
 from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.errors import SprocketError
+from sprocketmq.events import quoted
 from sprocketmq.protocol.message import SendStatus
 from sprocketmq.testing import wait_until
 
@@ -42,7 +43,7 @@ def children(pid):
 
 def test_the_ready_line_names_all_brokers_which_share_a_topics_queues(serving, tmp_path):
     server = serving("serve", "--brokers", "2", *FREE, "--store", str(tmp_path), "--set", "default_topic_queues=2")
-    assert re.fullmatch(rf"ready namesrv=\S+ broker-a=\S+ broker-b=\S+ store={tmp_path}\n", server.ready)
+    assert re.fullmatch(rf"ready namesrv=\S+ broker-a=\S+ broker-b=\S+ store={re.escape(quoted(tmp_path))}\n", server.ready)
     namesrv = server.address["namesrv"]
     assert addresses(namesrv) == {name: server.address[name] for name in ("broker-a", "broker-b")}
     with sync.AdminClient(namesrv=namesrv) as admin:

@@ -11,6 +11,7 @@ from sprocketmq import Message, sync
 from sprocketmq.cli.app import main
 from sprocketmq.cli.config import Settings
 from sprocketmq.errors import ConfigError
+from sprocketmq.events import quoted
 
 FREE = ("--port", "0", "--namesrv-port", "0")
 
@@ -21,7 +22,7 @@ def page(address):
 
 def test_a_server_is_scraped_at_the_address_of_its_ready_line(serving, tmp_path):
     server = serving("serve", *FREE, "--metrics", "0", "--store", str(tmp_path))
-    assert re.fullmatch(rf"ready namesrv=\S+ broker=\S+ metrics=127.0.0.1:\d+ store={tmp_path}\n", server.ready)
+    assert re.fullmatch(rf"ready namesrv=\S+ broker=\S+ metrics=127.0.0.1:\d+ store={re.escape(quoted(tmp_path))}\n", server.ready)
     with sync.Producer("pg", namesrv=server.address["namesrv"]) as producer:
         producer.send_batch([Message("orders", b"x")] * 10)
         assert page(server.address["metrics"]).value("rocketmq_messages_in_total", topic="orders") == 10

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import ssl
 from pathlib import Path
 
@@ -129,12 +130,12 @@ def test_what_would_protect_nothing_is_refused(own, capfd):
     assert "nobody has to log in" in refused("--set", f"users_file={own.users}")
     assert "which needs tls_cert_file" in refused("--set", "tls_mode=enforcing")
     own.users.chmod(0o644)
-    assert f"chmod 600 {own.users}" in refused("--secure", own.root)
+    assert f"chmod 600 {shlex.quote(str(own.users))}" in refused("--secure", own.root)
     own.users.chmod(0o600)
     own.users.write_text('{"users": [], "policies": []}')
     assert "no enabled Super user" in refused("--secure", own.root)
     own.inner_credentials.chmod(0o604)
-    assert f"chmod 600 {own.inner_credentials}" in refused("--secure", own.root)
+    assert f"chmod 600 {shlex.quote(str(own.inner_credentials))}" in refused("--secure", own.root)
 
 
 # --- reach --------------------------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def test_a_certificate_for_another_host_is_warned_of(shared, caplog):
     warn_of_names(settings, "127.0.0.1")
     assert caplog.text == ""
     warn_of_names(settings, "mq.example.com")
-    assert f"`sprocketmq secure renew {shared.root} --host mq.example.com`" in caplog.text
+    assert f"`sprocketmq secure renew {shlex.quote(str(shared.root))} --host mq.example.com`" in caplog.text
 
 
 # --- Apache's broker.conf -----------------------------------------------------------------------------------------------

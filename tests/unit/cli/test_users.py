@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 import shutil
 import stat
 
@@ -269,7 +270,7 @@ def test_a_broker_that_does_not_answer_is_named_and_the_rest_is_done(command, fi
     assert (code, f"{files.users}: user shop created" in out) == (1, True)
     assert err.startswith(f"sprocketmq: {tmp_path / 'gone.json'}: the file of users")
     again = ("--secret-file", tmp_path / "shop" / "credentials.json")
-    assert " ".join(map(str, again)) in out
+    assert shlex.join(map(str, again)) in out
     create_users_file(tmp_path / "gone.json", AccessTables())
     code, out, err = command("user", "create", "shop", *again, "--json")
     assert (code, [place["text"] for place in json.loads(out)["places"]]) == (

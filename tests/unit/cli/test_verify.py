@@ -1,6 +1,7 @@
 """`sprocketmq verify`: exit codes, the report for people and for programs."""
 
 import json
+import shlex
 from functools import partial
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_damaged_store(store, verify):
     code, out, _ = verify(store)
     assert code == 1
     assert f"error: {path}, byte 283\n" in out
-    assert f"next: sprocketmq inspect {path} --offset 283" in out
+    assert f"next: sprocketmq inspect {shlex.quote(str(path))} --offset 283" in out
     assert "NOT in order: 2 errors" in out
     code, out, _ = verify(store, "--json")
     report = json.loads(out)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -281,7 +282,7 @@ def test_a_start_that_is_interrupted_leaves_the_store_to_the_next_one(tmp_path, 
 
 def test_two_clusters_on_one_store_the_second_is_refused_and_the_first_unharmed(tmp_path):
     with LocalCluster(tmp_path) as mq:
-        with pytest.raises(StoreLocked, match=f"store {tmp_path} is in use by another broker"):
+        with pytest.raises(StoreLocked, match=f"store {re.escape(str(tmp_path))} is in use by another broker"):
             LocalCluster(tmp_path).start()
         send(mq, b"one")
 

@@ -10,6 +10,7 @@ import pytest
 from tests.certificates import DAY, Authority, Pair
 
 from sprocketmq.errors import CertificateRefused, ConfigError, SecretFileExposed
+from sprocketmq.events import quoted
 from sprocketmq.net.server_tls import ServerContext, ServerTls, TlsMode
 from sprocketmq.protocol.credentials import Secret
 
@@ -166,7 +167,7 @@ def test_changed_files_make_a_new_context(changing, said):
     changing.put("second")
     changing.context.refresh()
     assert changing.context.context is not changing.before
-    assert said("certificates_reloaded") == [f"certificates_reloaded server=broker path={changing.pair.cert_file}"]
+    assert said("certificates_reloaded") == [f"certificates_reloaded server=broker path={quoted(changing.pair.cert_file)}"]
 
 
 def test_a_pair_that_does_not_match_is_logged_once_and_the_old_one_stays_until_the_other_file_came(changing, said):

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from sprocketmq.errors import ConfigError, SecretFileExposed
+from sprocketmq.events import quoted
 from sprocketmq.protocol.credentials import Secret
 from sprocketmq.security.policies import PolicyType, policy_entry
 from sprocketmq.security.tables import AccessTables, ChangeRefused
@@ -213,7 +214,7 @@ async def test_a_replaced_file_is_taken_over_and_names_who_changed(path, said):
     assert not store.is_stale
     assert not store.tables.users["app"].enabled
     assert changes == [{"app"}]
-    assert said("users_reloaded") == [f"users_reloaded path={path} users=app"]
+    assert said("users_reloaded") == [f"users_reloaded path={quoted(path)} users=app"]
 
 
 async def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(path, said):
@@ -225,7 +226,7 @@ async def test_a_file_that_cannot_be_used_is_logged_once_and_changes_nothing(pat
     assert store.tables == tables()
     assert not store.is_stale
     (line,) = said("users_reload_failed")
-    assert line.startswith(f"users_reload_failed path={path} reason=")
+    assert line.startswith(f"users_reload_failed path={quoted(path)} reason=")
     path.write_bytes(good)
     assert store.is_stale
     await store.reload()

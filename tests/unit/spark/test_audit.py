@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+import shlex
 import shutil
 from contextlib import nullcontext
 from functools import partial
@@ -152,7 +153,7 @@ def test_a_flipped_bit_in_a_body_is_damage_a_gap_and_a_lost_message(store, audit
     damaged = only(found, "damaged log")
     assert (damaged.severity, damaged.path, damaged.position) == (ERROR, str(path), at)
     assert "CRC" in damaged.what
-    assert f"inspect {path} --offset {physical}" in damaged.next_step
+    assert f"inspect {shlex.quote(str(path))} --offset {physical}" in damaged.next_step
     gap = only(found, "gap")
     assert (gap.topic, gap.queue_id, gap.queue_offset, gap.count) == ("orders", 1, 77, 1)
     assert (gap.path, gap.position) == (damaged.path, damaged.position)
@@ -176,7 +177,7 @@ def test_units_that_are_gone_wrong_or_nobodys(store, audit):
     missing = only(found, "missing unit")
     assert (missing.topic, missing.queue_id, missing.queue_offset, missing.count) == ("orders", 0, 60, 2)
     assert (missing.path, missing.position) == (str(unit(store, "orders", 0, 60)[0]), unit(store, "orders", 0, 60)[1])
-    assert missing.next_step == f"sprocketmq pipeline rebuild-index {store.root} --only consumequeue"
+    assert missing.next_step == f"sprocketmq pipeline rebuild-index {shlex.quote(str(store.root))} --only consumequeue"
     wrong = only(found, "wrong unit")
     assert (wrong.topic, wrong.queue_id, wrong.queue_offset) == ("orders", 1, 3)
     orphan = only(found, "orphan unit")
@@ -198,7 +199,7 @@ def test_units_of_batches_that_are_gone_or_wrong(tmp_path, audit):
         found = audit(root, split_bytes=split_bytes)
         missing = only(found, "missing unit")
         assert (missing.topic, missing.queue_id, missing.queue_offset, missing.count) == ("Bcq1", 0, 8, 17)
-        assert missing.next_step == f"sprocketmq pipeline rebuild-index {root} --only batchconsumequeue"
+        assert missing.next_step == f"sprocketmq pipeline rebuild-index {shlex.quote(str(root))} --only batchconsumequeue"
         wrong = only(found, "wrong unit")
         assert (wrong.topic, wrong.queue_id, wrong.queue_offset, wrong.path, wrong.position) == ("Bcq1", 1, 0, str(second), 0)
         assert "count 9; its message has count 4" in wrong.what
@@ -255,7 +256,7 @@ def test_index_entries_that_are_wrong_or_gone(store, audit):
     assert (missing.severity, missing.count) == (WARNING, 1)
     assert f"the message at {physical}" in missing.what
     assert only(found, "index behind").severity == WARNING
-    assert orphan.next_step == f"sprocketmq pipeline rebuild-index {store.root} --only index"
+    assert orphan.next_step == f"sprocketmq pipeline rebuild-index {shlex.quote(str(store.root))} --only index"
     assert not [f for f in audit(store.root, index=False).findings if "index" in f.kind or "key" in f.kind]
     shutil.rmtree(store.root / "index")
     found = audit(store.root)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import socket
 
 import pytest
@@ -213,7 +214,9 @@ def test_the_password_of_an_encrypted_key_comes_from_a_file(tmp_path):
 def test_a_file_that_others_may_read_is_refused(tmp_path):
     path = credentials_file(tmp_path)
     path.chmod(0o644)
-    with pytest.raises(OptionError, match=rf"credentials\.file.*{path} holds a secret and others may read it.*chmod 600") as exposed:
+    with pytest.raises(
+        OptionError, match=rf"credentials\.file.*{re.escape(str(path))} holds a secret and others may read it.*chmod 600"
+    ) as exposed:
         parsed(**{"credentials.file": str(path)}).resolve()
     assert SECRET not in str(exposed.value)
 

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import random
+import shlex
 import shutil
 import struct
 import subprocess
@@ -376,7 +377,7 @@ def test_queues_in_rocksdb_are_refused_with_a_next_step(originals, tmp_path, nam
     (root / name / "CURRENT").write_bytes(b"MANIFEST-000001\n")
     message = refused(root)
     assert str(root / name) in message
-    assert f"sprocketmq rebuild {root}" in message
+    assert f"sprocketmq rebuild {shlex.quote(str(root))}" in message
 
 
 def test_a_broker_that_wrote_both_kinds_of_queues_leaves_ours(originals, tmp_path):
@@ -450,7 +451,7 @@ def test_a_missing_log_is_not_replaced_by_an_empty_one(originals, make_bench, tm
     message = refused(root, StoreDamaged)
     assert "checkpoint knows of messages" in message
     assert "storePathCommitLog" in message
-    assert f"`sprocketmq verify {root}` shows more" in message
+    assert f"`sprocketmq verify {shlex.quote(str(root))}` shows more" in message
 
 
 def test_a_segment_missing_in_the_middle_is_named(originals, tmp_path):
@@ -461,7 +462,7 @@ def test_a_segment_missing_in_the_middle_is_named(originals, tmp_path):
         MessageStore(StoreConfig(root)).open()
     assert caught.value.path == str(root / "commitlog" / "00000000000000065536")
     assert "the segment is missing, the next one there is 00000000000000131072" in str(caught.value)
-    assert f"`sprocketmq verify {root}` shows more" in str(caught.value)
+    assert f"`sprocketmq verify {shlex.quote(str(root))}` shows more" in str(caught.value)
 
 
 def test_a_segment_that_is_too_long_is_named(originals, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
@@ -43,7 +44,7 @@ def test_an_open_store_knows_whether_names_of_topics_may_differ_in_case_only(tmp
 
 def test_two_stores_of_one_process_cannot_share_a_directory(bench: Any) -> None:
     second = MessageStore(StoreConfig(bench.root))
-    with pytest.raises(StoreLocked, match=f"{bench.root} is in use by another broker \\(process {os.getpid()}\\): stop it"):
+    with pytest.raises(StoreLocked, match=f"{re.escape(str(bench.root))} is in use by another broker \\(process {os.getpid()}\\): stop it"):
         second.open()
     bench.send(b"the first goes on")
     bench.stop()
@@ -79,7 +80,9 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, make_bench:
     bench = make_bench()
     bench.stop()
     bench.fs.fail("open", error, path="lock")
-    with pytest.raises(StoreNotWritable, match=f"{bench.root} is not writable: {os.strerror(error)}; choose another directory"):
+    with pytest.raises(
+        StoreNotWritable, match=f"{re.escape(str(bench.root))} is not writable: {os.strerror(error)}; choose another directory"
+    ):
         bench.reopen()
 
 

@@ -1,5 +1,6 @@
 """Comparing the units of one queue with the records of the log, and reporting what is left. Loads numpy."""
 
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -87,7 +88,7 @@ class QueueCheck:
         elif damaged_from < before:
             path, file_pos = place
             what = f"queue {self.name} continues at offset {first}, but {due} is due: the messages between are missing in the log"
-            findings.add(ERROR, "offset gap", path, file_pos, what, f"sprocketmq inspect {path} --offset {log_offset}")
+            findings.add(ERROR, "offset gap", path, file_pos, what, f"sprocketmq inspect {shlex.quote(path)} --offset {log_offset}")
 
     def compare_plain(self, files: OpenFiles, first: int, log_offsets: _Longs, sizes: _Longs, codes: _Longs | None) -> None:
         """Compare the units from queue offset ``first`` on with those expected; with ``codes`` None, tag codes are not compared."""
@@ -229,4 +230,4 @@ class QueueJudgement:
 
     def repair(self, batch: bool) -> str:
         """Return the command that rebuilds the queues."""
-        return f"sprocketmq rebuild {self.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"
+        return f"sprocketmq rebuild {shlex.quote(self.root)} --only {'batchconsumequeue' if batch else 'consumequeue'}"

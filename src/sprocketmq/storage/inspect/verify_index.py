@@ -4,6 +4,7 @@ Entries are in log order, across files too. So each window of the log is compare
 must be exactly those of its records' keys.
 """
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ class IndexChecks:
         self._store = store
         self._findings = findings
         self._in_use = in_use
-        self._repair = f"sprocketmq rebuild {store.root} --only index"
+        self._repair = f"sprocketmq rebuild {shlex.quote(store.root)} --only index"
         self._names = [entry.name for entry in store.index_files()]
         self._files = self._open_each()
         self._file: IndexFileCheck | None = None

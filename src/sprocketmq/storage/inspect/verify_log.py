@@ -3,6 +3,7 @@
 Each window of valid records is handed to the checks of queues and index.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -182,7 +183,7 @@ class LogCheck:
     def _report_damage(self, path: str, begin: int, reason: str, end: int, queues: "QueueChecks") -> None:
         start = parse_segment_name(path.rpartition("/")[2]) or 0
         what = f"{end - begin:,} bytes of the log, from {begin} to {end}, hold no valid record: {reason}"
-        show = f"sprocketmq inspect {path} --offset {begin} --hex"
+        show = f"sprocketmq inspect {shlex.quote(path)} --offset {begin} --hex"
         self._findings.add(ERROR, "log damaged", path, begin - start, what, f"{show} shows it; a start skips it, what was in it is lost")
         queues.damaged(begin, end)
 
@@ -202,10 +203,11 @@ class LogCheck:
         if not data:
             return
         file_pos = begin - (parse_segment_name(path.rpartition("/")[2]) or 0)
+        show = f"sprocketmq inspect {shlex.quote(path)} --offset {begin}"
         if self._in_use:
             what = f"the log ends at {begin} in a record that is not whole ({reason}): the next start cuts it off"
-            self._findings.add(NOTE, "torn end", path, file_pos, what, f"sprocketmq inspect {path} --offset {begin}")
+            self._findings.add(NOTE, "torn end", path, file_pos, what, show)
         else:
             bytes_after = f"behind the log's end at {begin} are bytes other than zeros (from {first} on)"
             what = f"{bytes_after}: a damaged last record, or remnants ({reason})"
-            self._findings.add(WARNING, "behind the end", path, file_pos, what, f"sprocketmq inspect {path} --offset {begin} --hex")
+            self._findings.add(WARNING, "behind the end", path, file_pos, what, f"{show} --hex")

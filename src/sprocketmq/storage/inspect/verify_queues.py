@@ -4,6 +4,7 @@ Records come in windows, in log order. The units that the records of a window sh
 queue at once. Which units were met is remembered as ranges, and at the end the units outside them are checked.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -71,7 +72,7 @@ class QueueChecks:
         found = segment_entries(self._store.fs.list(directory))
         unit = (BATCH_UNIT_DTYPE if batch else QUEUE_UNIT_DTYPE).itemsize
         size = segment_size_of(found) or 0
-        repair = f"sprocketmq rebuild {self._store.root} --only {'batchconsumequeue' if batch else 'consumequeue'}"
+        repair = f"sprocketmq rebuild {shlex.quote(self._store.root)} --only {'batchconsumequeue' if batch else 'consumequeue'}"
         if size % unit:
             what = f"files of {size} bytes cannot hold units of {unit}"
             self._findings.add(ERROR, "queue files", directory, None, what, repair)

@@ -1,5 +1,6 @@
 """Verifying the small files: snapshot, checkpoint, topics and offsets, against the log and the queues; leftovers of interruptions."""
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class SmallFileChecks:
             self._findings.add(WARNING, "snapshot", path, 0, what, self._repair())
 
     def _repair(self, what: str = "") -> str:
-        return f"sprocketmq rebuild {self._store.root}" + (f" --only {what}" if what else "")
+        return f"sprocketmq rebuild {shlex.quote(self._store.root)}" + (f" --only {what}" if what else "")
 
     def _check_snapshot(self, log: "LogCheck", queues: "QueueChecks") -> None:
         snapshot = self.snapshot
@@ -111,7 +112,8 @@ class SmallFileChecks:
         configured = self.configured
         if configured is None:
             if any(e.name.startswith("topics.json") for e in self._store.files_in("config")):
-                self._findings.add(ERROR, "topics", path, 0, "neither it nor its .bak can be read", f"sprocketmq inspect {path}")
+                show = f"sprocketmq inspect {shlex.quote(path)}"
+                self._findings.add(ERROR, "topics", path, 0, "neither it nor its .bak can be read", show)
             return
         for kind, wanted in (("consumequeue", "SimpleCQ"), ("batchconsumequeue", "BatchCQ")):
             for entry in self._store.files_in(kind):
@@ -176,7 +178,7 @@ class SmallFileChecks:
                 add(NOTE, "leftover", f"{store.root}/commitlog/{entry.name}", None, "no segment has such a name")
         if store.files_in("damaged"):
             what = "segments that a recovery put aside because no record was in them; remove them when you do not need them"
-            add(NOTE, "put aside", f"{store.root}/damaged", None, what, f"sprocketmq inspect {store.root}/damaged/FILE")
+            add(NOTE, "put aside", f"{store.root}/damaged", None, what, f"sprocketmq inspect {shlex.quote(store.root)}/damaged/FILE")
         if self._in_use:
             abort = store.small("abort", 64) or b""
             who = abort.decode("ascii", "replace").strip() or "unknown"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import struct
 from collections import Counter
@@ -346,7 +347,7 @@ def test_a_unit_that_differs_from_its_record_is_found(plain, at, data):
     wrong = found(report, "wrong unit")
     assert kinds(report) == {"wrong unit": 1}
     assert (wrong.severity, wrong.path, wrong.offset) == ("error", str(plain / QUEUE), 60)
-    assert wrong.repair == f"sprocketmq rebuild {plain} --only consumequeue"
+    assert wrong.repair == f"sprocketmq rebuild {shlex.quote(str(plain))} --only consumequeue"
 
 
 def test_a_unit_that_is_missing_is_found(plain):
@@ -480,7 +481,7 @@ def test_a_damaged_index_is_found(plain, at, data, kind):
     assert kind in kinds(report)
     finding = found(report, kind)
     assert finding.path == str(plain / INDEX)
-    assert finding.repair == f"sprocketmq rebuild {plain} --only index"
+    assert finding.repair == f"sprocketmq rebuild {shlex.quote(str(plain))} --only index"
     assert verify(str(plain), index=False).ok
 
 
@@ -585,7 +586,7 @@ def test_a_store_that_only_apaches_broker_reads_is_reported(plain):
     report = verify(str(plain))
     assert kinds(report) == {"not supported": 1}
     assert "RocksDB" in report.findings[0].what
-    assert f"sprocketmq rebuild {plain}" in report.findings[0].repair
+    assert f"sprocketmq rebuild {shlex.quote(str(plain))}" in report.findings[0].repair
 
 
 def test_leftovers_are_notes(plain):
