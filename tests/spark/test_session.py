@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.recorded_stores import unpack
 
 from sprocketmq import Message, sync
 from sprocketmq.errors import ConfigError
@@ -95,6 +96,26 @@ spark.dataSource.register(Long)
 assert len(spark.read.format("long").load().limit(2).collect()) == 2
 spark.read.format("rocketmq").option("subscribe", "orders").load()
 """
+
+
+IN_A_SPACED_DIRECTORY = """
+from sprocketmq.spark import session
+
+spark = session(cores=1, memory="512m", quick_start=True)
+assert spark.read.format("rocketmq-store").option("path", STORE).load().count() == 147
+assert session() is spark
+"""
+
+
+def test_the_formats_are_known_where_python_is_in_a_directory_with_a_space(tmp_path):
+    """Spark itself does not look for any there."""
+    (tmp_path / "my venv").symlink_to(sys.prefix)
+    store = unpack("plain", tmp_path)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    program = IN_A_SPACED_DIRECTORY.replace("STORE", repr(str(store)))
+    command = [str(tmp_path / "my venv" / "bin" / "python"), "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.long

@@ -67,7 +67,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"DATA_SOURCE_NOT_FOUND.*?(?:data source: |source )[`\"']?(rocketmq(?:-store)?)"),
         (
             f"Spark's Python does not find the format {{0}}: run {INSTALL} in the Python that PYSPARK_PYTHON names (default: python3 of the"
-            " search path), or start with sprocketmq.spark.session(), which sets it; a stopped session finds no format: start another"
+            " search path), or start with sprocketmq.spark.session(), which sets it, and registers the formats for a"
+            " Python whose path has a space; a stopped session finds no format: start another"
         ),
     ),
     (

@@ -3,7 +3,9 @@
 import contextlib
 import os
 import re
+import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +118,23 @@ def session(
         raise FatalError(f"Spark did not start: {explain(e) or e}; what the JVM said {where}") from e
     if jvm is not None and jvm.class_data is not None:
         note_at_exit(jvm.class_data, lambda: _loaded_classes(spark))
+    _register_formats(spark)
     return spark
+
+
+def _register_formats(spark: "SparkSession") -> None:
+    """Register both formats where Spark does not look for them: it has a shell find its Python, and writes the path without quotes."""
+    python = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or "python3"
+    if shlex.quote(python) == python or os.name != "posix":
+        return
+    found = subprocess.run(["/bin/sh", "-c", f"command -v {python}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if found.returncode == 0:
+        return
+    from pyspark_rocketmq import DefaultSource as Topics
+    from pyspark_rocketmq_store import DefaultSource as Stores
+
+    for source in (Topics, Stores):
+        spark.dataSource.register(source)
 
 
 def _check_user() -> None:
@@ -189,7 +207,9 @@ def _running(master: str | None) -> "SparkSession | None":
         return None
     if master is not None and context.master != master:
         raise ConfigError(f"a Spark session on {context.master} runs in this process already: stop it before asking for one on {master}")
-    return SparkSession.builder.getOrCreate()
+    spark = SparkSession.builder.getOrCreate()
+    _register_formats(spark)
+    return spark
 
 
 def _master_url(master: str | None, cores: int | None, memory: str) -> str:
