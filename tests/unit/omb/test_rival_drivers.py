@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import queue
+import shlex
 import struct
 import sys
 import textwrap
@@ -268,7 +269,9 @@ class TestSettingsOfApache:
 def program(tmp_path: Path, jars: Path, body: str) -> apache.ApacheDriver:
     """Return a driver whose `java` is a Python program with ``body``."""
     java = tmp_path / "java"
-    java.write_text(f"#!{sys.executable}\nimport json, sys\n{textwrap.dedent(body)}")
+    program = tmp_path / "java.py"
+    program.write_text(f"import json, sys\n{textwrap.dedent(body)}")
+    java.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(program))} "$@"\n')
     java.chmod(0o755)
     return apache.create({"java": str(java), "jars": str(jars), "namesrv": "h:1", "batchMaxBytes": "1048576", "autoBatch": "false"})
 
