@@ -228,10 +228,15 @@ def main() -> int:
     p.add_argument("--messages", type=int, default=600_000, help="messages of a work; batches half, single sends a tenth (600,000)")
     p.add_argument("--functions", type=int, default=0, help="print so many of the dearest functions of each process as well (0)")
     names = [f"{work.name} {form}" for work in cpu.WORKS for form in cpu.FORMS]
-    p.add_argument("works", nargs="*", metavar="WORK", help=f"which works, all by default: {', '.join(names)}")
+    p.add_argument(
+        "works", nargs="*", metavar="WORK", help=f"which works, all by default; consuming needs the work that sends: {', '.join(names)}"
+    )
     options = p.parse_args()
     if unknown := [name for name in options.works if name not in names]:
         p.error(f"no such work: {', '.join(unknown)}")
+    read = [f"{work.reads.name} {form}" for work in cpu.WORKS if work.reads for form in cpu.FORMS if f"{work.name} {form}" in options.works]
+    if missing := [name for name in read if name not in options.works]:
+        p.error(f"name {', '.join(missing)} as well, whose messages are to be consumed")
     with tempfile.TemporaryDirectory(prefix="sprocketmq-profile-", ignore_cleanup_errors=True) as temporary:
         profiles = sampled(Path(temporary), options.works or names, options.messages)
     show(profiles, options.functions)

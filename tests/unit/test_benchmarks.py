@@ -7,7 +7,9 @@ from pathlib import Path
 
 import benchmarks
 import pytest
+from benchmarks import profile
 from benchmarks.__main__ import BENCHMARKS
+from benchmarks.load import cpu
 
 ROOT = Path(benchmarks.__file__).parent
 # What benchmarks start.
@@ -68,3 +70,17 @@ def test_a_benchmark_of_a_hot_loop_runs(name, tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / f"micro-{name}.json").read_text())
     assert result.keys() > {"machine"}
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        (profile, ["consume-plain mixed", "auto-plain uniform"], "name auto-plain mixed as well"),
+        (cpu, ["--only", "consume-plain"], "leaves out auto-plain"),
+    ],
+)
+def test_nothing_is_consumed_that_was_not_sent(program, arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        program.main()
+    assert said in capsys.readouterr().err
