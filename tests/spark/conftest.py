@@ -1,5 +1,9 @@
 """One Spark session and one cluster for all tests of this process."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from sprocketmq.embedded import LocalCluster
@@ -39,3 +43,11 @@ def timestamp_type(request, spark):
 def cluster():
     with LocalCluster() as running:
         yield running
+
+
+@pytest.fixture
+def unspaced():
+    """A directory without a space in its path: Spark looks for no format with a Python in one, and escapes it in the warehouse's."""
+    directory = Path(tempfile.mkdtemp(prefix="sprocketmq-"))
+    yield directory
+    shutil.rmtree(directory)

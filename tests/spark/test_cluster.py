@@ -146,19 +146,19 @@ def packed(home: Path) -> tuple[list[str], dict[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("ship", "where"), [(zipped, ".zip/sprocketmq/"), (packed, "/environment/lib/")])
-def test_executors_have_the_package_from_what_spark_submit_ships(tmp_path, filled, monkeypatch, ship, where):
+def test_executors_have_the_package_from_what_spark_submit_ships(unspaced, filled, monkeypatch, ship, where):
     """docs/guide/spark-clusters.md: of the package's dependencies those that are named there are enough."""
     mq, held = filled
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    options, own = ship(tmp_path)
+    options, own = ship(unspaced)
     environment = os.environ | launch_environment() | own
-    plan = {"nameserver": mq.namesrv, "topic": TOPICS[0], "copies": "ClusterCopies", "home": str(tmp_path)}
-    with StandaloneCluster(tmp_path / "cluster") as cluster, (tmp_path / "job.log").open("w") as log:
+    plan = {"nameserver": mq.namesrv, "topic": TOPICS[0], "copies": "ClusterCopies", "home": str(unspaced)}
+    with StandaloneCluster(unspaced / "cluster") as cluster, (unspaced / "job.log").open("w") as log:
         options += ["--master", cluster.url, "--driver-memory", "512m", "--executor-memory", "512m"]
         command = [f"{environment['SPARK_HOME']}/bin/spark-submit", *options, str(ROOT / "tests/spark/shipped_job.py"), json.dumps(plan)]
-        job = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, check=False)
+        job = subprocess.run(command, cwd=unspaced, env=environment, stdout=subprocess.PIPE, stderr=log, check=False)
     # spark-submit writes what Python says to standard output.
-    assert job.returncode == 0, job.stdout.decode()[:4000] + (tmp_path / "job.log").read_text()[-2000:]
+    assert job.returncode == 0, job.stdout.decode()[:4000] + (unspaced / "job.log").read_text()[-2000:]
     found = json.loads(job.stdout.splitlines()[-1])
     bodies = sorted(body for topic, *_, body in held if topic == TOPICS[0])
     assert all(where in path for path in found["executors"]), found["executors"]

@@ -56,10 +56,10 @@ def test_tries_are_counted_in_sessions(spark, capsys):
 
 
 @pytest.mark.long
-def test_the_declared_pipeline_takes_in_a_topic(rocketmq, tmp_path):
-    shutil.copytree(PIPELINE, tmp_path / "orders")
-    spec = tmp_path / "orders" / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace("file:///tmp/sprocketmq-orders", (tmp_path / "storage").as_uri()))
+def test_the_declared_pipeline_takes_in_a_topic(rocketmq, unspaced):
+    shutil.copytree(PIPELINE, unspaced / "orders")
+    spec = unspaced / "orders" / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("file:///tmp/sprocketmq-orders", (unspaced / "storage").as_uri()))
     with sync.Producer("pipeline", namesrv=rocketmq.namesrv) as producer:
         producer.send_batch([Message("orders", b"a teapot", tag="FR" if number % 2 else "IT", keys=[f"o{number}"]) for number in range(20)])
     environment = (
@@ -69,9 +69,9 @@ def test_the_declared_pipeline_takes_in_a_topic(rocketmq, tmp_path):
     )
     environment.pop("PYSPARK_GATEWAY_PORT", None)
     command = ["spark-pipelines", "run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False, env=environment, cwd=tmp_path / "orders")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False, env=environment, cwd=unspaced / "orders")
     assert done.returncode == 0, done.stderr[-3000:]
-    warehouse = tmp_path / "orders" / "spark-warehouse"
+    warehouse = unspaced / "orders" / "spark-warehouse"
     assert pq.read_table(warehouse / "orders").num_rows == 20
     counts = pq.read_table(warehouse / "orders_per_country").to_pylist()
     assert sorted((row["country"], row["count"]) for row in counts) == [("FR", 10), ("IT", 10)]
