@@ -24,6 +24,7 @@ from sprocketmq.storage.log.recovery import DELAY_LEVELS_MS, Scanned
 from sprocketmq.storage.log.segments import FilePool
 from sprocketmq.storage.queues.batch_queue import COMPACTED, BatchConsumeQueue
 from sprocketmq.storage.queues.consume_queue import ConsumeQueue
+from sprocketmq.storage.queues.expired_units import first_kept
 from sprocketmq.storage.queues.queue_directories import BATCH_ROOT, PLAIN_ROOT, QueueOnDisk, file_sizes, find_batch_topics, list_queues
 from sprocketmq.storage.snapshot import QueueState, Snapshot
 
@@ -476,16 +477,21 @@ class QueueTable:
             paths += queue.drop_files(first_unit(queue))
         return paths
 
-    @staticmethod
-    def _correct_min_offset(queue: Queue, log_min: int) -> None:
+    def _correct_min_offset(self, queue: Queue, log_min: int) -> None:
         low, high = queue.min_offset, queue.committed
         if low == high or not log_min:
             return
-        if isinstance(queue, BatchConsumeQueue):
-            queue.min_unit = queue.first_in_log(log_min)
-            queue.min_offset = queue.unit(queue.min_unit)[4] if queue.min_unit < queue.end_unit else high
-        elif queue.unit(low)[0] < log_min:
-            queue.min_offset = low + bisect_left(range(low, high), log_min, key=lambda q: queue.unit(q)[0])
+        first, end = first_unit(queue), queue.end_unit
+        kept = first_kept(first, end, lambda number: queue.unit(number)[:2], log_min, self._log.committed_end)
+        if not isinstance(queue, BatchConsumeQueue):
+            queue.min_offset = kept
+        elif kept == end:
+            queue.min_unit, queue.min_offset = end, high
+        elif kept > first:
+            base, count = queue.unit(kept - 1)[4:6]
+            log_offset, _, _, _, next_base, *_ = queue.unit(kept)
+            sound = log_min <= log_offset < self._log.committed_end and next_base > base
+            queue.min_unit, queue.min_offset = kept, next_base if sound else base + count
 
     # --- the flushing thread ---
 

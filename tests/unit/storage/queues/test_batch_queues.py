@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.inside import forget_mapped
+from tests.inside import forget_mapped, queue_of
 
 from sprocketmq.errors import FatalError, InvalidMessage, MessageTooLarge
 from sprocketmq.protocol.batch import encode_batch
@@ -493,6 +493,39 @@ def test_lookups_are_right_in_damaged_files(batches: Any, how: str) -> None:
         if how in {"short", "gone"}:  # a start makes them whole, so that there is something to damage next time
             batches.crash()
     assert all_read(batches)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("how", ["zeros", "ones", "random", "gone", "short"])
+def test_a_damaged_unit_is_not_taken_for_one_whose_record_has_left_the_log(batches: Any, how: str, number: int) -> None:
+    fill(batches, [1 + i % 5 for i in range(1500)])
+    batches.store.flush()
+    batches.store.delete_before(batches.config["commitlog_segment_bytes"])
+    low, high = batches.store.min_offset("orders", 0), batches.store.max_offset("orders", 0)
+    first = queue_of(batches.store, "orders", 0).min_unit
+    assert 0 < low < high
+    batches.stop()
+    path = batches.batch_file(start=(first // 10 + number) * 460)
+    size = path.stat().st_size
+    match how:
+        case "zeros":
+            path.write_bytes(bytes(size))
+        case "ones":
+            path.write_bytes(b"\xff" * size)
+        case "random":
+            path.write_bytes(random.Random(number).randbytes(size))
+        case "gone":
+            path.unlink()
+        case "short":
+            path.write_bytes(path.read_bytes()[:100])
+    batches.reopen()
+    for end in (1, 2):
+        messages = batches.messages()
+        assert [m.body for m in messages] == bodies_of(low, high - low), end
+        assert (batches.store.min_offset("orders", 0), batches.store.max_offset("orders", 0)) == (low, high)
+        batches.store.flush()
+        batches.store.delete_before(2 * batches.config["commitlog_segment_bytes"])
+        low = batches.store.min_offset("orders", 0)
 
 
 def test_a_batch_whose_record_is_damaged_is_passed_over(batches: Any) -> None:
