@@ -138,6 +138,7 @@ class FakeBroker(FakeServer):
         super().__init__()
         self.name = name
         self.queues: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.begins: dict[tuple[str, int], int] = {}  # of queues whose first messages have left the log
         self.groups: dict[str, dict[str, ServerConnection]] = defaultdict(dict)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.beats: list[HeartbeatData] = []
@@ -195,9 +196,12 @@ class FakeBroker(FakeServer):
             self.held.append((conn, command))
             return
         found = queue[start : start + header.max_msg_nums]
+        begin = self.begins.get((header.topic, header.queue_id), 0)
         code = R.SUCCESS if found else R.PULL_NOT_FOUND if start == len(queue) else R.PULL_OFFSET_MOVED
         following = start + len(found) if start <= len(queue) else len(queue)
-        ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(following), "minOffset": "0", "maxOffset": str(len(queue))}
+        if start < begin:
+            found, code, following = [], R.PULL_OFFSET_MOVED, begin
+        ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(following), "minOffset": str(begin), "maxOffset": str(len(queue))}
         conn.respond(command, code, ext=ext, body=b"".join(found))
 
     def on_HEART_BEAT(self, conn: ServerConnection, command: Command) -> None:

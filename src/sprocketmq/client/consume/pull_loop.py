@@ -468,10 +468,13 @@ class PullLoops:
 
     async def _move(self, pq: ProcessQueue, result: PullResult) -> None:
         """Continue where the broker says: its queue begins later, ends earlier, or an operator has reset the offset."""
-        why = "was reset" if result.min_offset <= pq.next_offset <= result.max_offset else "is out of range"
-        log.warning(
-            "consumer group %s: offset %d of %s %s, continuing at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset
-        )
+        if not pq.next_offset and result.next_offset == result.min_offset:  # where a group starts that has consumed nothing
+            log.info("consumer group %s: %s begins at %d", self._group, pq.queue, result.min_offset)
+        else:
+            why = "was reset" if result.min_offset <= pq.next_offset <= result.max_offset else "is out of range"
+            log.warning(
+                "consumer group %s: offset %d of %s %s, continuing at %d", self._group, pq.next_offset, pq.queue, why, result.next_offset
+            )
         if result.next_offset > pq.next_offset:
             pq.put([], 0, result.next_offset)  # cached messages stay valid
         elif result.next_offset < pq.next_offset:

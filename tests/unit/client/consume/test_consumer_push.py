@@ -179,6 +179,24 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(cluster, caplog):
     assert caplog.text.count("does not exist yet") == 1
 
 
+@pytest.mark.parametrize(
+    ("committed", "level", "said"),
+    [
+        (None, logging.INFO, "consumer group cg: MessageQueue(topic='t', broker_name='broker-a', queue_id=0) begins at 3"),
+        (1, logging.WARNING, "offset 1 of MessageQueue(topic='t', broker_name='broker-a', queue_id=0) is out of range, continuing at 3"),
+    ],
+)
+async def test_messages_that_have_left_the_log_are_a_warning_for_a_group_that_was_behind_only(cluster, caplog, committed, level, said):
+    await fill(cluster, 5, queue=0)
+    cluster.broker.begins["t", 0] = 3
+    if committed is not None:
+        cluster.broker.offsets["cg", "t", 0] = committed
+    with caplog.at_level(logging.INFO, "sprocketmq"):
+        async with push(cluster) as consumer:
+            assert await take(consumer, 2) == [b"3", b"4"]
+    assert [record.levelno for record in caplog.records if said in record.getMessage()] == [level]
+
+
 async def test_a_broker_that_does_not_know_the_group_yet_gets_a_heartbeat(cluster, caplog):
     await fill(cluster, 1)
     cluster.broker.script(Q.GET_CONSUMER_LIST_BY_GROUP, answer(R.SYSTEM_ERROR, "no consumer for this group, cg"))
