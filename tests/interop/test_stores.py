@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.aged_stores import LOG_BEGINS, QUEUE_BEGINS, make_aged_store
 from tests.interop import apache, stores
 from tests.interop.compare import assert_same_views, variety
 from tests.interop.ours import OurProcess
@@ -100,6 +101,39 @@ async def test_our_broker_goes_on_with_a_store_of_apaches_that_was_killed(java: 
     known = {view["msg_id"] for view in before}
     assert [view for view in after if view["msg_id"] in known] == before
     assert len(after) == len(before) + 10 + 2 * len(variety(topic))
+
+
+async def test_a_store_after_years_of_traffic_moves(java: apache.JavaClient, moving: Moving) -> None:
+    """Log offsets of 32 TiB and queue offsets beyond 2^33 mean the same to both brokers and both clients."""
+    namesrv, plain, batches, queues = moving.namesrv, "AgedPlain", "AgedBatches", 2
+    make_aged_store(moving.store, plain, batches, queues)
+    with moving.ours("before"):
+        async with Producer("moving_producer", namesrv=namesrv) as producer:
+            for topic in (plain, batches):
+                for at in range(queues):
+                    (queue,) = [queue for queue in await producer.queues(topic) if queue.queue_id == at]
+                    await producer.send_batch([Message(topic, b"%d" % i, keys=[f"new.{i}"], queue=queue) for i in range(100)])
+        java.send_batch(namesrv, [{"topic": plain, "body": b"java", "keys": ["java"]}])
+        said = {topic: await pull_all(namesrv, topic) for topic in (plain, batches)}
+        assert_java_reads(java, namesrv, said)
+    for topic, first in ((plain, 1), (batches, 3)):
+        offsets = [view["queue_offset"] for view in said[topic] if view["queue_id"] == 0]
+        assert offsets[: first + 100] == [QUEUE_BEGINS + i for i in range(first + 100)]
+    with moving.apaches("between"):
+        assert_java_reads(java, namesrv, said)
+        assert_same_views([java.view(namesrv, plain, said[plain][-1]["offset_msg_id"])], said[plain][-1:])
+        assert [view["body"] for view in java.query(namesrv, plain, "1.0")] == [b"1.0"]
+        result = java.send(namesrv, [{"topic": plain, "body": b"apache", "keys": ["apache"]}])[0]
+        assert result["queue_offset"] > QUEUE_BEGINS + 100
+    with moving.ours("after"):
+        after = {topic: await pull_all(namesrv, topic) for topic in (plain, batches)}
+        assert_java_reads(java, namesrv, after)
+        async with AdminClient(namesrv=namesrv) as admin:
+            assert [message.body for message in await admin.query_by_key(plain, "apache")] == [b"apache"]
+            assert [message.queue_offset for message in await admin.query_by_key(batches, "0.2")] == [QUEUE_BEGINS + 2]
+    assert [view for view in after[plain] if view["body"] != b"apache"] == said[plain]
+    assert after[batches] == said[batches]
+    assert min((moving.store / "commitlog").iterdir()).name == f"{LOG_BEGINS:020d}"
 
 
 # --- stores with everything in them, in many small files ---
