@@ -129,6 +129,21 @@ def test_flipped_bits_in_queues_of_a_store_whose_log_begins_later_hide_nothing(a
 
 @pytest.mark.parametrize("name", ["dispatched", "checkpoint"])
 @pytest.mark.parametrize("damage", DAMAGES)
+def test_any_damage_to_snapshot_or_checkpoint_of_a_store_whose_log_begins_later_is_survived(aged: Any, damage: Any, name: str) -> None:
+    damage(aged.root / name)
+    check_aged(aged)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_queue_and_a_lost_snapshot_of_a_store_whose_log_begins_later_are_repaired(aged: Any, damage: Any) -> None:
+    for path in aged.files[:3]:
+        damage(path)
+    (aged.root / "dispatched").unlink()
+    check_aged(aged)
+
+
+@pytest.mark.parametrize("name", ["dispatched", "checkpoint"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_any_damage_to_snapshot_or_checkpoint_is_survived(full: Any, damage: Any, name: str) -> None:
     damage(full.root / name)
     check(full)
