@@ -1,3 +1,5 @@
+"""Commands that errors suggest can be pasted into a shell."""
+
 import shlex
 
 import pytest

@@ -52,6 +52,7 @@ PROMISED: dict[str, dict[str, list[str]]] = {
         "Queues, indexes and other derived files are rebuilt automatically.": [
             "crash/test_damage.py::test_a_derived_file_of_any_length_or_none_costs_nothing",
             "unit/storage/test_damaged_derived_files.py::test_any_damage_to_a_queue_file_is_repaired",
+            "unit/storage/test_damaged_derived_files.py::test_any_damage_to_a_queue_file_of_a_store_whose_log_begins_later_is_repaired",
             "unit/storage/index/test_index_of_stores.py::test_damaged_index_files_are_made_anew",
         ],
         "How this is tested: [reliability](../internals/reliability.md).": [],
