@@ -326,6 +326,19 @@ class RealFileSystem:
         return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
 
 
+def data_places(file: File, start: int, end: int, step: int) -> list[int]:
+    """Return where the pieces of ``step`` bytes begin that may hold data in ``[start, end)`` of a file, whose holes are left out.
+
+    All of them are found before the caller reads one: the system reads ahead, and what it has read of a hole counts as data from then on.
+    """
+    places = []
+    found = file.data_after(start)
+    while found is not None and found < end:
+        places.append(found)
+        found = file.data_after(found + step)
+    return places
+
+
 def will_need(view: memoryview, begin: int, end: int) -> None:
     """Tell the system that bytes ``[begin, end)`` of a mapping are about to be read, so that it reads ahead. Ignores other views."""
     mapped = view.obj

@@ -5,6 +5,7 @@ correct. Where they are not, the log either ends or is damaged: the scan searche
 ends at the last valid one. Damage in the middle therefore costs the damaged records and never later ones.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from sprocketmq.protocol.layout import (
 from sprocketmq.protocol.names import SCHEDULE_TOPIC
 from sprocketmq.protocol.properties import find_property
 from sprocketmq.storage.config import DELAY_LEVELS, delay_levels_ms
+from sprocketmq.storage.fs import data_places
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 
 _BEFORE_HOSTS = ("size", "magic", "crc", "queue_id", "queue_offset", "log_offset", "sys_flag")
@@ -141,6 +143,8 @@ class LogScan:
         self.damaged: list[DamagedRange] = []
         self._last_time = last_time
         self._searched = 0
+        # Where the segment that was searched last, by its start, may hold data.
+        self._places: tuple[int, list[int]] = (-1, [])
 
     def batches(self) -> Iterator[list[Scanned]]:
         """Yield the records in log order, some thousand at a time."""
@@ -182,11 +186,13 @@ class LogScan:
     def _next_record(self, segment: Segment, view: memoryview, pos: int) -> int:
         """Return the position of the next valid record in ``view``, the part of the segment that is scanned, or its length."""
         size = len(view)
-        data_pos = segment.file.data_after(pos + 1)
-        while data_pos is not None and data_pos < size:
+        if self._places[0] != segment.start:
+            self._places = segment.start, data_places(segment.file, pos + 1, size, _SEARCH_BYTES)
+        places = self._places[1]
+        for number in range(max(0, bisect_right(places, pos) - 1), len(places)):
             # The magic number is at byte 4 of a record; windows overlap so that one across a border is found.
-            window = bytes(view[max(data_pos - 7, pos + 1) : data_pos + _SEARCH_BYTES])
-            begin = max(data_pos - 7, pos + 1)
+            begin = max(places[number] - 7, pos + 1)
+            window = bytes(view[begin : places[number] + _SEARCH_BYTES])
             for i in magics_in(window):
                 candidate = begin + i - 4
                 if candidate <= pos:
@@ -200,7 +206,6 @@ class LogScan:
                     continue
                 if parse_record(view, segment.start, candidate, check_crc=True) is not None:
                     return candidate
-            data_pos = segment.file.data_after(data_pos + _SEARCH_BYTES) if data_pos + _SEARCH_BYTES < size else None
         return size
 
 
