@@ -19,7 +19,7 @@ from sprocketmq.storage.bulk.pipeline import LogPipeline, workers_for
 from sprocketmq.storage.checkpoint import Checkpoint
 from sprocketmq.storage.config import StoreConfig
 from sprocketmq.storage.directory_checks import check_directory
-from sprocketmq.storage.fs import REAL_FS, FileSystem, RealFileSystem
+from sprocketmq.storage.fs import REAL_FS, FileSystem, RealFileSystem, data_places
 from sprocketmq.storage.lock import DirectoryLock
 from sprocketmq.storage.log.commit_log import CommitLog, Segment
 from sprocketmq.storage.log.recovery import DamagedRange
@@ -396,10 +396,8 @@ class _Rebuild:
                 copy = fs.open(f"{new}/{entry.name}", create=True)
                 try:
                     copy.truncate(entry.size)
-                    file_pos = source.data_after(0)
-                    while file_pos is not None and (data := source.pread(_COPY_BYTES, file_pos)):
-                        copy.pwrite(data, file_pos)
-                        file_pos = source.data_after(file_pos + len(data))
+                    for file_pos in data_places(source, 0, entry.size, _COPY_BYTES):
+                        copy.pwrite(source.pread(_COPY_BYTES, file_pos), file_pos)
                     copy.fdatasync()
                 finally:
                     copy.close()

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sprocketmq.protocol.layout import INDEX_ENTRY, INDEX_ENTRY_BYTES, INDEX_HEADER, INDEX_HEADER_BYTES, INDEX_SLOT
-from sprocketmq.storage.fs import File, FileSystem
+from sprocketmq.storage.fs import File, FileSystem, data_places
 from sprocketmq.storage.index.index_format import PAGE_SLOTS, FileShape, IndexHeader, elapsed_seconds
 from sprocketmq.storage.index.numpy_loading import arrays_loaded
 
@@ -107,11 +107,9 @@ class IndexFile:
         slots = bytearray(4 * self.shape.hash_slots)
         end = self.shape.entries_pos
         with self._opened(read_only=True) as opened:
-            file_pos = opened.data_after(INDEX_HEADER_BYTES)
-            while file_pos is not None and file_pos < end:
+            for file_pos in data_places(opened, INDEX_HEADER_BYTES, end, _SLOT_PIECE_BYTES):
                 data = opened.pread(min(_SLOT_PIECE_BYTES, end - file_pos), file_pos)
                 slots[file_pos - INDEX_HEADER_BYTES : file_pos - INDEX_HEADER_BYTES + len(data)] = data
-                file_pos = opened.data_after(file_pos + len(data)) if data else None
         return slots
 
     # --- adding entries ---

@@ -214,10 +214,8 @@ def data_end(log: CommitLog) -> int:
     if not log.segments:
         return 0
     segment = log.segments[-1]
-    file_pos = 0
-    while file_pos < segment.size and (data := segment.file.data_after(file_pos)) is not None:
-        file_pos = max(file_pos, data) + _WINDOW_BYTES
-    return segment.start + min(file_pos, segment.size)
+    places = data_places(segment.file, 0, segment.size, _WINDOW_BYTES)
+    return segment.start + (min(places[-1] + _WINDOW_BYTES, segment.size) if places else 0)
 
 
 def magics_in(data: bytes) -> list[int]:
