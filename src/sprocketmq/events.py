@@ -33,6 +33,13 @@ def text_of(name: str, fields: Mapping[str, object]) -> str:
     return " ".join([name, *(f"{key}={quoted(value)}" for key, value in fields.items())])
 
 
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of a line that ``text_of`` wrote, as text. Raises ValueError for quotes that do not end."""
+    import shlex  # for few programs: all import this module
+
+    return dict(word.split("=", 1) for word in shlex.split(line) if "=" in word)
+
+
 def escaped(text: str) -> str:
     """Return ``text`` with line breaks, control characters and invisible characters as escapes."""
     if text.isprintable():

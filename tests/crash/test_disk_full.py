@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import random
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from sprocketmq.broker import Broker, BrokerConfig
 from sprocketmq.clock import SYSTEM_CLOCK, ManualClock
+from sprocketmq.events import fields_of
 from sprocketmq.net.client import ConnectionPool
 from sprocketmq.protocol.batch import encode_batch
 from sprocketmq.protocol.command import Command
@@ -86,7 +86,7 @@ class BrokerProcess:
         assert self.process.stdout is not None
         line = (await asyncio.to_thread(self.process.stdout.readline)).decode()
         assert line.startswith("ready"), (line, self.process.stderr.read().decode() if self.process.stderr else "")
-        self.address = dict(pair.split("=", 1) for pair in shlex.split(line)[1:])["broker"]
+        self.address = fields_of(line)["broker"]
 
     @property
     def alive(self) -> bool:

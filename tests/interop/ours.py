@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Self
+
+from sprocketmq.events import fields_of
 
 READY_TIMEOUT_S = 60.0
 # A broker on a busy disk would refuse sends after a write that took a second.
@@ -37,7 +38,7 @@ class OurProcess:
                 raise AssertionError(f"`sprocketmq {' '.join(command)}` did not get ready:\n{self.log.read_text()}")
         finally:
             watchdog.cancel()
-        facts = dict(part.split("=", 1) for part in shlex.split(line)[1:] if "=" in part)
+        facts = fields_of(line)
         self.namesrv = facts.get("namesrv", "")
         self.broker = facts.get("broker", "")
         self.metrics = facts.get("metrics", "")

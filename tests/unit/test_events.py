@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from sprocketmq.events import MAX_VALUE_LENGTH, event
+from sprocketmq.events import MAX_VALUE_LENGTH, event, fields_of, text_of
 
 LOG = logging.getLogger("events")
 
@@ -44,3 +44,8 @@ def test_a_level_that_is_off_costs_no_text(caplog):
 
     event(LOG, logging.DEBUG, "happened", value=Untouchable())
     assert not caplog.records
+
+
+def test_the_fields_of_a_line_are_read_again():
+    fields = {"store": '/my files/"a\\b"/mq', "broker": "127.0.0.1:10911", "empty": "", "sum": "a=b"}
+    assert fields_of(text_of("ready", fields)) == fields

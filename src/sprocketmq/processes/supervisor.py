@@ -7,7 +7,6 @@ groups of their own, so that Ctrl-C reaches this process alone, which stops them
 import logging
 import os
 import selectors
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import IO, NamedTuple
 
 from sprocketmq.clock import SYSTEM_CLOCK
 from sprocketmq.errors import FatalError
-from sprocketmq.events import event
+from sprocketmq.events import event, fields_of
 from sprocketmq.protocol.settings import SETTING_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -228,7 +227,7 @@ class Child:
             if became_ready:
                 complaints.release()
                 with self._changed:
-                    self.fields = dict(part.split("=", 1) for part in shlex.split(line)[1:] if "=" in part)
+                    self.fields = fields_of(line)
                     self._ready = True
                     self._changed.notify_all()
             late = not became_ready and process.poll() is None and deadline is not None and SYSTEM_CLOCK.monotonic() >= deadline

@@ -11,7 +11,6 @@
 """
 
 import selectors
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sprocketmq.events import fields_of
 from sprocketmq.net.address import parse_address
 from sprocketmq.net.listening import KeptPorts
 
@@ -91,7 +91,7 @@ class ServeProcess:
         if not line.startswith(b"ready "):
             self.kill()
             raise ServeFailed(f"`sprocketmq serve` did not become ready: {self.said() or line.decode() or 'it printed nothing'}")
-        return dict(part.split("=", 1) for part in shlex.split(line.decode()) if "=" in part)
+        return fields_of(line.decode())
 
     def said(self) -> str:
         """Return what the process has written to standard error."""

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from tests.recorded_stores import unpack
 
 from sprocketmq.cli.app import main
 from sprocketmq.embedded import LocalCluster
+from sprocketmq.events import fields_of
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Serving:
             env=os.environ | (environ or {}),
         )
         self.ready = self.process.stdout.readline()
-        self.address = dict(part.split("=", 1) for part in shlex.split(self.ready)[1:])
+        self.address = fields_of(self.ready)
 
     def end(self, number=signal.SIGTERM):
         """Send a signal and return exit code and stderr."""
