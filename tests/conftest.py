@@ -25,8 +25,8 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # A shell that starts a job in the background has it ignore SIGINT, and so would every process the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The directories of tests have a space in their names, as those of many users have.
-_SPACED = Path(tempfile.gettempdir(), "sprocketmq tests")
+# The directories of tests have a space in their names, as those of many users have; each user of a machine has its own.
+_SPACED = Path(tempfile.gettempdir(), f"sprocketmq tests {getattr(os, 'getuid', int)()}")
 _SPACED.mkdir(exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_SPACED))
 
