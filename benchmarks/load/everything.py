@@ -128,6 +128,7 @@ def figures_of(side: Watched, sides: Sequence[Watched], topic: Topic, options: a
     """Return the rate, and the processor time a message of each process."""
     for one in sides:
         one.drop_page_cache()
+        one.empty_old_files()
     wait_until_quiet(options.settle)
     arguments = {"senders": 2, "in_flight": 4096, "auto_batch": True, "traced": TRACED if side.name == ON else 0.0}
     before = side.seconds()
