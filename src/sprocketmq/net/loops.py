@@ -78,31 +78,6 @@ def _replaced_threads() -> str | None:
     return f"{library} has replaced Python's threads; leave them as they are: {call}"
 
 
-class _Alarm:
-    """Wakes the threads that sleep until it has rung. Those take no lock that another thread waits for, so they may be interrupted."""
-
-    __slots__ = ("_rung", "_sleepers")
-
-    def __init__(self) -> None:
-        self._sleepers: list[_thread.LockType] = []  # a deque takes 700 bytes
-        self._rung = False
-
-    def sleep(self, timeout_s: float | None) -> None:
-        """Return when it has rung. Raises TimeoutError."""
-        sleeper = _thread.allocate_lock()
-        sleeper.acquire()
-        self._sleepers.append(sleeper)
-        if not self._rung and not _acquire(sleeper, timeout_s):
-            with suppress(ValueError):  # it has rung just now
-                self._sleepers.remove(sleeper)
-            raise TimeoutError
-
-    def ring(self, _: object) -> None:
-        self._rung = True  # first: a thread that comes later does not sleep
-        while self._sleepers:
-            self._sleepers.pop().release()
-
-
 def _acquire(lock: _thread.LockType, timeout_s: float | None) -> bool:
     """Wait for ``lock`` and take it; return False when it is not free within ``timeout_s``. Ctrl-C ends the wait."""
     if sys.platform == "win32":  # Ctrl-C has its effect after the wait there
@@ -117,23 +92,70 @@ def _acquire(lock: _thread.LockType, timeout_s: float | None) -> bool:
 class InterruptibleFuture(Future[_R]):
     """A future whose ``result`` and ``exception`` leave nothing behind when an interrupt ends them.
 
-    Those of ``Future`` take a lock to wait. An interrupt can leave it taken: the thread that sets the result would wait for ever.
+    Those of ``Future`` take a lock to wait. An interrupt can leave it taken: the thread that sets the result would wait for ever. Here each
+    waiting thread sleeps on a lock of its own, which nobody else waits for.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._end = _Alarm()
-        self.add_done_callback(self._end.ring)
+    # Attributes of the class as long as they have these values: most futures of sends have no callback, and many nobody who waits.
+    _over = False
+    _rings_first = False
+    _sleepers: list[_thread.LockType] | None = None
 
     def result(self, timeout: float | None = None) -> _R:
         """Do what ``Future.result`` does."""
-        self._end.sleep(timeout)
+        self._sleep(timeout)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Do what ``Future.exception`` does."""
-        self._end.sleep(timeout)
+        self._sleep(timeout)
         return super().exception(0)
+
+    def set_result(self, result: _R) -> None:
+        """Do what ``Future.set_result`` does."""
+        super().set_result(result)
+        self._ring()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Do what ``Future.set_exception`` does."""
+        super().set_exception(exception)
+        self._ring()
+
+    def cancel(self) -> bool:
+        """Do what ``Future.cancel`` does."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._ring()
+        return cancelled
+
+    def add_done_callback(self, fn: Callable[[Future[_R]], object]) -> None:
+        """Do what ``Future.add_done_callback`` does."""
+        if not self._rings_first:  # a callback may ask for the result
+            self._rings_first = True
+            super().add_done_callback(self._ring)
+        super().add_done_callback(fn)
+
+    def _sleep(self, timeout_s: float | None) -> None:
+        if not self._over and not self._ends(timeout_s):
+            raise TimeoutError
+
+    def _ends(self, timeout_s: float | None) -> bool:
+        """Wait for the end; return False when there is none within ``timeout_s``."""
+        sleeper = _thread.allocate_lock()
+        sleeper.acquire()
+        sleepers: list[_thread.LockType] = self.__dict__.setdefault("_sleepers", [])
+        sleepers.append(sleeper)
+        if self._over or _acquire(sleeper, timeout_s):
+            return True
+        with suppress(ValueError):  # it has ended just now
+            sleepers.remove(sleeper)
+        return False
+
+    def _ring(self, _: object = None) -> None:
+        self._over = True  # first: a thread that comes later does not sleep
+        sleepers = self._sleepers
+        while sleepers:
+            sleepers.pop().release()
 
 
 class LoopThread:

@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 from collections import deque
+from concurrent.futures import CancelledError, Future
 from types import SimpleNamespace
 
 import pytest
 
 from sprocketmq.errors import ClientClosed, ConfigError
-from sprocketmq.net.loops import Inbox, LoopThread
+from sprocketmq.net.loops import Inbox, InterruptibleFuture, LoopThread
 from sprocketmq.testing import wait_until
 
 
@@ -259,3 +260,51 @@ def test_a_wait_may_time_out_and_be_made_again(thread):
     go.set()
     assert future.exception(60) is None
     assert future.result() == 42
+
+
+def ends_of(future: InterruptibleFuture[int]) -> tuple[list[threading.Thread], list[object]]:
+    """Start three threads that wait for ``future``; return them and the list in which they put what they get."""
+    got: list[object] = []
+
+    def take() -> None:
+        try:
+            got.append(future.result(60))
+        except (ValueError, CancelledError) as e:
+            got.append(type(e))
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for each in threads:
+        each.start()
+    return threads, got
+
+
+@pytest.mark.parametrize("callbacks", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (lambda future: future.set_result(7), 7),
+        (lambda future: future.set_exception(ValueError("x")), ValueError),
+        (lambda future: future.cancel(), CancelledError),
+    ],
+    ids=["result", "exception", "cancelled"],
+)
+def test_every_waiting_thread_and_callback_gets_the_end_of_a_future(end, outcome, callbacks):
+    future: InterruptibleFuture[int] = InterruptibleFuture()
+    asked: list[object] = []
+
+    def ask(done: Future[int]) -> None:
+        try:
+            asked.append(done.result(0))
+        except (ValueError, CancelledError) as e:
+            asked.append(type(e))
+
+    for _ in range(callbacks):
+        future.add_done_callback(ask)
+    threads, got = ends_of(future)
+    end(future)
+    for each in threads:
+        each.join(60)
+    assert got == [outcome] * 3
+    future.add_done_callback(ask)
+    assert asked == [outcome] * (callbacks + 1)
+    assert future.done()
