@@ -63,7 +63,10 @@ class OwnPorts:
         except OSError:
             above = 0
         for first in range(FIRST, min(LAST, above) - SLICE, SLICE):
-            claim = open(Path(tempfile.gettempdir(), f"sprocketmq-test-ports-{first}"), "w")  # noqa: SIM115 - as long as the process
+            try:
+                claim = open(Path(tempfile.gettempdir(), f"sprocketmq-test-ports-{first}"), "w")  # noqa: SIM115 - as long as the process
+            except PermissionError:  # another user has, or had, them
+                continue
             try:
                 fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
