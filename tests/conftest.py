@@ -18,9 +18,13 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from tests.inside import listen_on_own_ports  # noqa: E402
 
 from sprocketmq import testing  # noqa: E402
+from sprocketmq.net.sockets import raise_descriptor_limit  # noqa: E402
 
 # A test that starts a process forks, and gRPC, whose threads other tests have started, would write about that to its standard error.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# Most shells allow 1024 open files, or 256: fewer than the connections of some tests.
+raise_descriptor_limit()
 
 # A shell that starts a job in the background has it ignore SIGINT, and so would every process the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,7 +6,7 @@ import resource
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -77,18 +77,8 @@ async def test_a_thousand_unknown_users_of_one_address_are_cut_off_and_others_se
     await eventually(lambda: not broker.connection_count, what="the end of all connections")
 
 
-@pytest.fixture
-def descriptors() -> Iterator[int]:
-    """Allow the files that a server of so many connections needs, where the system does; the number allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(soft, min(hard, 2 * MANY) if hard != resource.RLIM_INFINITY else 2 * MANY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    yield wanted
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.parametrize("count", [SILENT, pytest.param(MANY, marks=pytest.mark.long)])
-async def test_silent_connections_are_bounded_and_keep_nobody_out(descriptors: int, broker: Broker, count: int) -> None:
+async def test_silent_connections_are_bounded_and_keep_nobody_out(broker: Broker, count: int) -> None:
     limit = NewcomerLimits().connections
     before = resident_bytes()
     command = [sys.executable, "-m", "tests.fuzz.silent", *map(str, parse_address(broker.address)), str(count)]
