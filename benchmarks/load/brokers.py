@@ -33,7 +33,7 @@ from benchmarks.report import spread, write_result
 GOAL = 1.10
 NUMBERS = (1, 2, 3)
 QUEUES = 8
-DISK_BYTES = 6 << 30
+DISK_BYTES = 10 << 30
 TOPICS: dict[str, dict[str, str]] = {"plain": {}, "batchcq": {"queue.type": "BatchCQ"}}
 PARTS = ("client", "brokers_user", "brokers_kernel", "others")
 
@@ -139,7 +139,7 @@ def main() -> int:
         prog="python -m benchmarks.load.brokers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     p.add_argument("--rounds", type=int, default=5, help="rounds of each figure (5)")
-    p.add_argument("--messages", type=int, default=100_000, help="messages of a figure (100,000)")
+    p.add_argument("--messages", type=int, default=500_000, help="messages of a figure (500,000)")
     p.add_argument(
         "--warm", type=int, default=20_000, help="messages for each broker that are sent and consumed first and do not count (20,000)"
     )
