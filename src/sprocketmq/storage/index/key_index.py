@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from sprocketmq.storage.chunks import KeyEntries
 
 # Once this much of the log, or this many sends, wait to be indexed, each commit indexes INLINE_FACTOR times as many messages as it stored,
-# within these limits. Long arrays cost least per message, 1.4 us, but delay the following sends by 2 to 6 ms: a broker with large commits
-# needs them. One with small commits has the time for short ones, which take 1 ms.
+# within these limits. Long arrays cost least per message, but delay the following sends by 2 to 6 ms: a broker with large commits needs
+# them. One with small commits has the time for short ones, which take 1 ms; more single sends than this would have left the processor's
+# caches when their turn comes.
 MAX_PENDING_BYTES = 16 << 20
-MAX_PENDING_SENDS = 4096
-INLINE_FACTOR = 32
+MAX_PENDING_SENDS = 1024
+INLINE_FACTOR = 64
 LEAST_INLINE_MESSAGES = 512
 INLINE_MESSAGES = 4096
 # A commit waits for numpy to be loaded (0.1 s), or for another thread that writes the index (20 MB of slots take 5 to 30 ms, 120 on a busy
