@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from sprocketmq.errors import ClientClosed, ConfigError, ForkedClient, SprocketError
 
@@ -98,7 +98,7 @@ class InterruptibleFuture(Future[_R]):
 
     # Attributes of the class as long as they have these values: most futures of sends have no callback, and many nobody who waits.
     _over = False
-    _rings_first = False
+    _wakes_first = False
     _sleepers: list[_thread.LockType] | None = None
 
     def result(self, timeout: float | None = None) -> _R:
@@ -114,25 +114,25 @@ class InterruptibleFuture(Future[_R]):
     def set_result(self, result: _R) -> None:
         """Do what ``Future.set_result`` does."""
         super().set_result(result)
-        self._ring()
+        self._wake()
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Do what ``Future.set_exception`` does."""
         super().set_exception(exception)
-        self._ring()
+        self._wake()
 
     def cancel(self) -> bool:
         """Do what ``Future.cancel`` does."""
         cancelled = super().cancel()
         if cancelled:
-            self._ring()
+            self._wake()
         return cancelled
 
     def add_done_callback(self, fn: Callable[[Future[_R]], object]) -> None:
         """Do what ``Future.add_done_callback`` does."""
-        if not self._rings_first:  # a callback may ask for the result
-            self._rings_first = True
-            super().add_done_callback(self._ring)
+        if not self._wakes_first:  # a callback may ask for the result
+            self._wakes_first = True
+            super().add_done_callback(_wake_waiting)  # not a bound method, which would keep the future, and its result, in a cycle
         super().add_done_callback(fn)
 
     def _sleep(self, timeout_s: float | None) -> None:
@@ -151,11 +151,16 @@ class InterruptibleFuture(Future[_R]):
             sleepers.remove(sleeper)
         return False
 
-    def _ring(self, _: object = None) -> None:
+    def _wake(self) -> None:
         self._over = True  # first: a thread that comes later does not sleep
         sleepers = self._sleepers
         while sleepers:
             sleepers.pop().release()
+
+
+def _wake_waiting(future: Future[Any]) -> None:
+    """Wake the threads that wait for an ``InterruptibleFuture``."""
+    cast("InterruptibleFuture[Any]", future)._wake()  # noqa: SLF001 - this module's own class
 
 
 class LoopThread:

@@ -1,9 +1,11 @@
 """Loops in threads of their own: how they start, stop, refuse work, and what a forked child sees of them."""
 
 import asyncio
+import gc
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import CancelledError, Future
 from types import SimpleNamespace
@@ -260,6 +262,20 @@ def test_a_wait_may_time_out_and_be_made_again(thread):
     go.set()
     assert future.exception(60) is None
     assert future.result() == 42
+
+
+def test_a_future_with_a_callback_is_freed_when_it_is_dropped():
+    """Answers to pulls have megabytes, and the garbage collector counts objects only."""
+    gc.disable()
+    try:
+        future: InterruptibleFuture[set[int]] = InterruptibleFuture()
+        future.add_done_callback(lambda _: None)
+        future.set_result({1})
+        result = weakref.ref(future.result())
+        del future
+        assert result() is None
+    finally:
+        gc.enable()
 
 
 def ends_of(future: InterruptibleFuture[int]) -> tuple[list[threading.Thread], list[object]]:
