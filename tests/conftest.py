@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,3 +77,16 @@ def _log_handlers_end_with_their_test() -> Iterator[None]:
             root.removeHandler(handler)
             handler.close()
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _process_settings_end_with_their_test() -> Iterator[None]:
+    """Undo what a server's command that runs in this process sets for a process of its own (``net.own_process``).
+
+    With its callback every full collection freezes what it finds. Hypothesis, when CI is set in the environment, asks the collector who
+    refers to its generator of random numbers, and then warns that nobody does.
+    """
+    callbacks, switch_interval_s = [*gc.callbacks], sys.getswitchinterval()
+    yield
+    gc.callbacks[:] = callbacks
+    sys.setswitchinterval(switch_interval_s)
