@@ -5,7 +5,7 @@ See docs/internals/consumers.md#pulling-a-queue.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,7 @@ from sprocketmq.protocol.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PUL
 from sprocketmq.protocol.command import Command
 from sprocketmq.protocol.message import MessageQueue
 from sprocketmq.protocol.names import RETRY_PREFIX
+from sprocketmq.protocol.records import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -260,27 +261,14 @@ class PullLoops:
             return f"this member has lost its lock for now, and {why}"
         return why
 
-    def _answered(self, loop: _Loop) -> None:
-        now = self._instance.clock.monotonic()
-        if loop.warned_s:
-            log.warning("consumer group %s: %s is pulled again after %.0f s", self._group, loop.pq.queue, now - loop.idle_since)
-            loop.warned_s = 0.0
-        loop.idle_since = now
-        loop.failing = False
-        loop.refusals = 0
-        loop.denials = 0
-
     # --- one queue ---
 
     async def _pull_on(self, loop: _Loop) -> None:
         pq = loop.pq
         queue = pq.queue
-        who, broker = f"consumer group {self._group}", broker_label(queue)
         tags = subscription_tags(self._subscriptions[queue.topic])
-        topic = queue.topic
         routes, login = self._instance.routes, self._instance.brokers.login
         broker_id = MASTER_ID
-        restored = queue.topic.startswith(RETRY_PREFIX)
         loop.asking = False
         while not pq.dropped:
             if pq.full:
@@ -300,7 +288,7 @@ class PullLoops:
                 conn = loop.conn
                 if broker_id != MASTER_ID:
                     conn = None
-                elif conn is None or conn.closed or routes.get(topic) is not loop.route:
+                elif conn is None or conn.closed or routes.get(queue.topic) is not loop.route:
                     conn = self._connect(loop)
                 if conn is not None:
                     credentials = None if login is None else login.current
@@ -322,12 +310,8 @@ class PullLoops:
                 response, answer = answer, None
                 loop.asking = False
                 if response.code in _FOR_GOOD:
-                    error = response_error(response, address)
-                    if isinstance(error, AccessRefused):
-                        raise error
-                    loop.refusals += 1
+                    error = self._refusal(loop, response, address)
                     if loop.refusals >= REFUSALS:
-                        loop.error, loop.failing = error, True
                         self._refused(error)
                         return
                     if response.code in _NOT_KNOWN_YET:
@@ -338,45 +322,10 @@ class PullLoops:
             except ClientClosed:
                 return  # pauses end at once then, and retries would never stop
             except SprocketError as e:
-                loop.asking = False
-                pause = PULL_PAUSE_S
-                if isinstance(e, AccessRefused):
-                    level = self._instance.outages.refused(e)
-                    log.log(level, "%s: pull of %s refused, trying again until access is given back: %s", who, queue, e)
-                    pause = min(LONGEST_DENIED_PAUSE_S, PULL_PAUSE_S * 2**loop.denials)
-                    loop.denials = min(loop.denials + 1, 16)
-                    self._denied(e)
-                elif isinstance(e, RetriableError):
-                    self._instance.outages.failed(broker, pq.pulled_at, who, e)
-                else:
-                    # Only the first failure is a warning, as a retry follows each second. A broker that has just started knows no group
-                    # before its heartbeat; when it keeps refusing, that is reported as a refusal.
-                    expected = loop.failing or (isinstance(e, BrokerError) and e.code in _NOT_KNOWN_YET)
-                    level = logging.DEBUG if expected else logging.WARNING
-                    log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, e)
-                loop.error, loop.failing = e, True
-                self._suspend(loop, SUSPEND_MS)
-                self._counts.pull_failures.add(e)
-                if self._hooks is not None:
-                    self._hooks.pulled(queue, pq.pulled_at, error=e)
-                if isinstance(e, TopicNotFound):
-                    self._lost()
-                await self._instance.timers.sleep(pause)
+                await self._instance.timers.sleep(self._failed(loop, e))
                 continue
             probed = loop.probes
-            if loop.failing:
-                self._instance.outages.answered(broker, who)
-            if loop.denials:
-                self._instance.outages.allowed(address, who)
-                self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
-            self._answered(loop)
-            if restored:
-                messages = list(messages)
-                for message in messages:
-                    message.restored = True
-            self._counts.pulled(len(messages), len(result.body))
-            if self._hooks is not None:
-                self._hooks.pulled(queue, pq.pulled_at, messages=messages, body_bytes=len(result.body), address=address)
+            messages = self._answered(loop, result, messages, address)
             if conn is not None or self._is_master(queue, address):
                 if commit and broker_id == MASTER_ID:
                     pq.persisted = max(pq.persisted, commit)
@@ -402,6 +351,70 @@ class PullLoops:
                     self._suspend(loop, min(2 * loop.suspend_ms, LONGEST_SUSPEND_MS))
                 await self._pause_unless_held(loop, result, address)
             del response, result, messages  # otherwise they would stay in memory until the next pull is answered
+
+    @staticmethod
+    def _refusal(loop: _Loop, response: Command, address: str) -> SprocketError:
+        """Return the error of a refused pull, counted unless it is a missing right: with ``REFUSALS`` in a row the loop ends."""
+        error = response_error(response, address)
+        if not isinstance(error, AccessRefused):
+            loop.refusals += 1
+            if loop.refusals >= REFUSALS:
+                loop.error, loop.failing = error, True
+        return error
+
+    def _failed(self, loop: _Loop, error: SprocketError) -> float:
+        """Record and report a failed pull. Returns the seconds until the next one."""
+        queue = loop.pq.queue
+        who = f"consumer group {self._group}"
+        pause = PULL_PAUSE_S
+        loop.asking = False
+        if isinstance(error, AccessRefused):
+            level = self._instance.outages.refused(error)
+            log.log(level, "%s: pull of %s refused, trying again until access is given back: %s", who, queue, error)
+            pause = min(LONGEST_DENIED_PAUSE_S, PULL_PAUSE_S * 2**loop.denials)
+            loop.denials = min(loop.denials + 1, 16)
+            self._denied(error)
+        elif isinstance(error, RetriableError):
+            self._instance.outages.failed(broker_label(queue), loop.pq.pulled_at, who, error)
+        else:
+            # Only the first failure is a warning, as a retry follows each second. A broker that has just started knows no group
+            # before its heartbeat; when it keeps refusing, that is reported as a refusal.
+            expected = loop.failing or (isinstance(error, BrokerError) and error.code in _NOT_KNOWN_YET)
+            level = logging.DEBUG if expected else logging.WARNING
+            log.log(level, "%s: pull of %s failed, retrying every %g s: %s", who, queue, PULL_PAUSE_S, error)
+        loop.error, loop.failing = error, True
+        self._suspend(loop, SUSPEND_MS)
+        self._counts.pull_failures.add(error)
+        if self._hooks is not None:
+            self._hooks.pulled(queue, loop.pq.pulled_at, error=error)
+        if isinstance(error, TopicNotFound):
+            self._lost()
+        return pause
+
+    def _answered(self, loop: _Loop, result: PullResult, messages: Sequence[ReceivedMessage], address: str) -> Sequence[ReceivedMessage]:
+        """Record and report a pull that was answered. Returns its messages; those of a retry topic with their own topic restored."""
+        pq, queue = loop.pq, loop.pq.queue
+        now = self._instance.clock.monotonic()
+        if loop.failing:
+            self._instance.outages.answered(broker_label(queue), f"consumer group {self._group}")
+        if loop.denials:
+            self._instance.outages.allowed(address, f"consumer group {self._group}")
+            self._instance.heartbeat_soon()  # the broker may have dropped this member from its group
+        if loop.warned_s:
+            log.warning("consumer group %s: %s is pulled again after %.0f s", self._group, queue, now - loop.idle_since)
+            loop.warned_s = 0.0
+        loop.idle_since = now
+        loop.failing = False
+        loop.refusals = 0
+        loop.denials = 0
+        if queue.topic.startswith(RETRY_PREFIX):
+            messages = list(messages)
+            for message in messages:
+                message.restored = True
+        self._counts.pulled(len(messages), len(result.body))
+        if self._hooks is not None:
+            self._hooks.pulled(queue, pq.pulled_at, messages=messages, body_bytes=len(result.body), address=address)
+        return messages
 
     def _connect(self, loop: _Loop) -> Connection | None:
         """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` handles."""
