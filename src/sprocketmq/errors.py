@@ -449,10 +449,16 @@ class RebalanceFailed(FatalError):
 
 
 class WrongEventLoop(FatalError):
-    """A client was used outside the event loop it was started on: in another thread, in another loop, or after its loop had ``ended``."""
+    """A client was used outside the event loop it was started on: in another thread, in another loop, or after its loop had ``ended``.
 
-    def __init__(self, name: str, *, ended: bool = False) -> None:
-        if ended:
+    ``missing``: it was to be started where no event loop of asyncio runs.
+    """
+
+    def __init__(self, name: str, *, ended: bool = False, missing: bool = False) -> None:
+        if missing:
+            reason = f"no event loop of asyncio runs where this {name} was to be started"
+            advice = f"under trio call sprocketmq.sync.{name} in a thread (trio.to_thread.run_sync), or run AnyIO on asyncio"
+        elif ended:
             reason = f"the event loop that this {name} was started on has ended (asyncio.run has returned)"
             advice = "close it before that, and make a new one in each loop"
         else:
@@ -461,6 +467,7 @@ class WrongEventLoop(FatalError):
         super().__init__(f"{reason}: {advice}")
         self.name = name
         self.ended = ended
+        self.missing = missing
 
 
 class ForkedClient(FatalError):

@@ -141,9 +141,10 @@ class Instance(LoopBound):
     async def start(self) -> None:
         """Find a nameserver that answers, then refresh routes and send heartbeats.
 
-        Raises what ``Nameservers.request`` raises, and AuthenticationFailed or AuthorizationFailed when it refuses this client. It may be
-        called again after it has raised.
+        Raises what ``Nameservers.request`` raises, AuthenticationFailed or AuthorizationFailed when it refuses this client, and
+        WrongEventLoop outside asyncio. It may be called again after it has raised.
         """
+        self.check_asyncio()
         if self.state == OPEN:
             self.check()
             return

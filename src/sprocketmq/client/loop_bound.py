@@ -46,6 +46,13 @@ class LoopBound:
             self.running = self._loop.is_running
         self.home = self._thread if state == OPEN else 0
 
+    def check_asyncio(self) -> None:
+        """Raise WrongEventLoop where no event loop of asyncio runs, as under trio."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongEventLoop(self.kind, missing=True) from None
+
     def refuse(self) -> None:
         """Raise the reason why the client cannot be used: ForkedClient, ClientClosed or WrongEventLoop."""
         if self.state == FORKED:

@@ -137,6 +137,13 @@ def test_a_client_whose_loop_has_ended_refuses_every_call(mq, kind, run):
     gc.collect()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_that_is_started_outside_asyncio_names_the_way(mq, kind):
+    starting = make(kind, mq).start()
+    with pytest.raises(WrongEventLoop, match=r"this (\w+) was to be started: under trio call sprocketmq\.sync\.\1 in a thread"):
+        starting.send(None)  # the first step that another library's loop would take
+
+
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_submit_without_any_loop_is_refused(mq):
     producer = make("producer batching", mq)
