@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -113,6 +114,8 @@ class LocalCluster:
     ) -> None:
         members = members_of(brokers, replicas)
         check_bools(in_process=in_process, auto_create_topic=auto_create_topic, secure=secure)
+        if not in_process and getattr(sys, "frozen", False):
+            raise ConfigError("in_process must be True in a frozen program: as a child process it would start itself again")
         if role not in (Role.ASYNC_MASTER, Role.SYNC_MASTER):
             raise ConfigError(f"role must be ASYNC_MASTER or SYNC_MASTER, the role of the masters, not {role!r}")
         if role == Role.SYNC_MASTER and not replicas:

@@ -232,6 +232,14 @@ def test_options_that_cannot_be_are_refused_at_once(options, words):
         LocalCluster(**options)
 
 
+def test_a_frozen_program_is_not_started_as_its_own_broker(monkeypatch):
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    with pytest.raises(ConfigError, match="in_process must be True in a frozen program"):
+        LocalCluster(in_process=False)
+    with LocalCluster() as mq:
+        assert mq.namesrv
+
+
 class Opening:
     """Holds back a broker that opens its store until ``go_on``; ``begun`` says that it has come so far."""
 
