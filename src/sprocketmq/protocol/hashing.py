@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING
 
 try:
     from zlib_ng.zlib_ng import crc32 as _fast_crc32
-except ImportError:  # there is no wheel for every platform
-    try:
-        from isal.isal_zlib import crc32 as _fast_crc32
-    except ImportError:  # the distribution sprocketmq-client depends on neither
-        from zlib import crc32 as _fast_crc32
+except ImportError:  # the distribution sprocketmq-client does not depend on it
+    from zlib import crc32 as _fast_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
 
 _SHORT_KEY = 64
 
-# CRC-32 with all 32 bits. On processors with AVX-512 ISA-L's takes 120 ns longer for each call with 64 bytes or more.
+# CRC-32 with all 32 bits.
 full_crc32 = _fast_crc32
 
 

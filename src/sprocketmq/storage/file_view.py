@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Self
 
-from isal.isal_zlib import crc32
-
+from sprocketmq.protocol.hashing import full_crc32
 from sprocketmq.storage.fs import File, FileSystem
 
 WINDOW_BYTES = 1 << 20
@@ -48,7 +47,7 @@ class FileView:
         """Return the 31-bit CRC of a range of any length."""
         crc = 0
         while length > 0 and (data := self.read(file_pos, length)):
-            crc = crc32(data, crc)
+            crc = full_crc32(data, crc)
             file_pos += len(data)
             length -= len(data)
         return crc & 0x7FFFFFFF

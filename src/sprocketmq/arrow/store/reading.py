@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from isal.isal_zlib import crc32 as _crc32
 
 from sprocketmq.arrow.decode import decode_rows
 from sprocketmq.arrow.pulled_rows import PulledRows
@@ -22,6 +21,7 @@ from sprocketmq.arrow.store.pieces import IndexPiece, LogPiece, Piece, UnitPiece
 from sprocketmq.arrow.store.tables import CORRUPT, CORRUPT_TYPE, StoreOptions, store_arrow_schema
 from sprocketmq.errors import RemoteProtocolError
 from sprocketmq.protocol.codes import SYSFLAG_ANY_HOST_V6, SYSFLAG_INNER_BATCH
+from sprocketmq.protocol.hashing import full_crc32
 from sprocketmq.protocol.layout import (
     BLANK,
     FILLER_SIZE,
@@ -362,10 +362,10 @@ def _failed_checks(view: memoryview, base: int, bounds: Any) -> list[int]:
         else:
             (length,) = unpack(view, at + length_at)
             body = at + RECORD_HEAD_BYTES
-            good = not length or _crc32(view[body : body + length]) & 0x7FFFFFFF == unpack(view, at + crc_at)[0]
+            good = not length or full_crc32(view[body : body + length]) & 0x7FFFFFFF == unpack(view, at + crc_at)[0]
         if good and view[end - PROPERTY_CRC_BYTES] == _UNDERSCORE:
             stated = property_crc(bytes(view[end - PROPERTY_CRC_BYTES : end]))
-            good = stated is None or stated == _crc32(view[at : end - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF
+            good = stated is None or stated == full_crc32(view[at : end - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF
         if not good:
             failed.append(i)
     return failed

@@ -26,8 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isal import isal_zlib
-
+from sprocketmq.protocol.hashing import full_crc32
 from sprocketmq.spark.sessions.jre import Java, cache_directory
 
 log = logging.getLogger(__name__)
@@ -191,7 +190,7 @@ def _checksum(path: Path) -> tuple[int, int]:
         if size == 0:
             return 0, 0
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return size, isal_zlib.crc32(content)
+            return size, full_crc32(content)
 
 
 def _numbers(path: Path, *names: str) -> dict[str, Any] | None:

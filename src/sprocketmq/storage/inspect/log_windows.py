@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32 as _crc32
 from numpy.typing import NDArray
 
 from sprocketmq.protocol.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from sprocketmq.protocol.hashing import full_crc32
 from sprocketmq.protocol.layout import FIXED_OVERHEAD, INT32, MAGIC_V1, MAGIC_V2, RECORD_LAYOUT
 from sprocketmq.storage.inspect.record_items import PROPERTY_CRC_BYTES, property_crc
 from sprocketmq.storage.layout_arrays import INT16_DTYPE, INT32_DTYPE, INT64_DTYPE, dtype_of, values_at
@@ -80,7 +80,7 @@ def parse_window(data: bytes, log_offset: int) -> tuple[Window, int]:
 
     view = memoryview(data)
     begins, ends = body_pos[:count].tolist(), topic_field[:count].tolist()
-    crc = np.fromiter((_crc32(view[a:b]) for a, b in zip(begins, ends, strict=True)), np.int64, count) & 0x7FFFFFFF
+    crc = np.fromiter((full_crc32(view[a:b]) for a, b in zip(begins, ends, strict=True)), np.int64, count) & 0x7FFFFFFF
     valid = (crc == heads["crc"][:count]) | (body_length[:count] == 0)
     if not valid.all():
         count = int(np.argmin(valid))
@@ -90,7 +90,7 @@ def parse_window(data: bytes, log_offset: int) -> tuple[Window, int]:
     tail = np.maximum(end[:count] - PROPERTY_CRC_BYTES, 0)
     for i in np.flatnonzero((padded[tail] == 0x5F) & (padded[tail + 7] == 0x23)).tolist():
         stated = property_crc(properties[i])
-        if stated is not None and stated != _crc32(view[positions[i] : int(end[i]) - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF:
+        if stated is not None and stated != full_crc32(view[positions[i] : int(end[i]) - PROPERTY_CRC_BYTES]) & 0x7FFFFFFF:
             count = i
             break
     for i, text in enumerate(properties[:count]):
