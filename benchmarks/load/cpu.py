@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +129,16 @@ class Tree:
     broker_pid: int
     store: Path
 
-    def measure(self, work: Work, form: str, messages: int, begins: Callable[[], None] = lambda: None) -> dict[str, float]:
+    def measure(
+        self, work: Work, form: str, messages: int, begins: Callable[[], None] = lambda: None, *, queues: int = QUEUES
+    ) -> dict[str, float]:
         """Run one work and return microseconds of processor time a message, by part; ``begins`` is called when what counts begins."""
         mixed = form == "mixed"
         topic = f"{(work.reads or work).name}-{form}"
         count = work.count(messages)
         options = {"topic": topic, "mixed": mixed, "size": work.size, "senders": work.senders}
         if work.reads is None:
-            self.client.call("create", topic=topic, queues=QUEUES, attributes={"queue.type": "BatchCQ"} if work.batch_queues else {})
+            self.client.call("create", topic=topic, queues=queues, attributes={"queue.type": "BatchCQ"} if work.batch_queues else {})
             self.client.call(work.op, count=round(count * WARM_SHARE), **options)
         begins()
         before = cpu_of(self.broker_pid)
@@ -150,11 +153,10 @@ class Tree:
 
 
 def cpu_of(pid: int) -> tuple[float, float]:
-    """Return the seconds of user and kernel time a process has used: the sum from its threads to the nanosecond, the shares by its ticks."""
+    """Return the seconds of user and kernel time a process has used: the sum by its clock, to the nanosecond, the shares by its ticks."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     user, kernel = int(fields[11]), int(fields[12])
-    threads = [int(path.read_text(encoding="ascii").split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    total = sum(threads) / 1e9 if threads else (user + kernel) / os.sysconf("SC_CLK_TCK")
+    total = time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) names it; threads that have ended are in it
     share = user / max(1, user + kernel)
     return total * share, total * (1 - share)
 
@@ -210,7 +212,7 @@ def one_round(trees: dict[str, Path], works: Sequence[Work], options: argparse.N
         for form in FORMS:
             for work in works:
                 for side in sides:
-                    figure = side.measure(work, form, options.messages)
+                    figure = side.measure(work, form, options.messages, queues=options.queues)
                     done.setdefault(f"{work.name} {form}", {}).setdefault(side.name, []).append(figure)
                     if not any(other.reads is work for other in works):
                         side.drop_page_cache()
@@ -253,13 +255,16 @@ def main() -> int:
     )
     p.add_argument("--rounds", type=int, default=7, help="rounds of each figure (7)")
     p.add_argument("--messages", type=int, default=150_000, help="messages of a figure; batches half, single sends 0.4 of it (150,000)")
-    p.add_argument("--only", default="", help="measure only works whose name has this in it; consuming needs the work that sends")
+    p.add_argument("--queues", type=int, default=QUEUES, help=f"queues of each topic ({QUEUES}); others write load-cpu-QUEUES-queues.json")
+    p.add_argument(
+        "--only", action="append", metavar="NAME", help="measure only works whose name has this in it; consuming needs the work that sends"
+    )
     p.add_argument("--directory", type=Path, help="where the stores go (a temporary directory)")
     p.add_argument("--dry", action="store_true", help="print the figures only: write no JSON")
     options = p.parse_args()
-    works = [work for work in WORKS if options.only in work.name]
+    works = [work for work in WORKS if options.only is None or any(name in work.name for name in options.only)]
     if missing := [work.reads.name for work in works if work.reads is not None and work.reads not in works]:
-        p.error(f"--only {options.only} leaves out {', '.join(missing)}, whose messages are to be consumed")
+        p.error(f"--only leaves out {', '.join(missing)}, whose messages are to be consumed")
     trees = {"this": ROOT, **({"baseline": options.baseline.resolve()} if options.baseline else {})}
     done: Figures = {}
     with tempfile.TemporaryDirectory(prefix="sprocketmq-load-", dir=options.directory, ignore_cleanup_errors=True) as temporary:
@@ -283,11 +288,16 @@ def main() -> int:
     for name, one in verdicts.items():
         text = f"{one['total']:.3f} (client {one['client']:.3f}, broker {one['broker']:.3f}; goal {one['goal']:g})"
         print(f"{name:24} {text}: {'reached' if one['reached'] else 'MISSED'}")
-    setting = {"rounds": options.rounds, "messages": options.messages, "queues": QUEUES, "flush": "ASYNC_FLUSH", "baseline": bool(verdicts)}
+    setting = {
+        "rounds": options.rounds,
+        "messages": options.messages,
+        "queues": options.queues,
+        "flush": "ASYNC_FLUSH",
+        "baseline": bool(verdicts),
+    }
     if not options.dry:
-        write_result(
-            "load-cpu-unchanged" if options.unchanged else "load-cpu", {"setting": setting, "figures": result, "verdicts": verdicts}
-        )
+        name = "load-cpu" + ("-unchanged" if options.unchanged else "") + (f"-{options.queues}-queues" if options.queues != QUEUES else "")
+        write_result(name, {"setting": setting, "figures": result, "verdicts": verdicts})
     return 0 if all(one["reached"] for one in verdicts.values()) else 1
 
 
