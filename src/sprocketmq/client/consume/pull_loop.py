@@ -8,10 +8,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from sprocketmq.client.consume.consumer_stats import QueueStats
 from sprocketmq.client.consume.process_queue import ProcessQueue
 from sprocketmq.client.consume.pull_requests import PullResult, PullStatus, pull_template, read_pull, subscription_tags
+from sprocketmq.client.consume.pull_room import BrokerRoom, PullRoom
 from sprocketmq.client.hook_calls import HookCalls
 from sprocketmq.client.instance import ASK_PAUSE_S, Instance, response_error
 from sprocketmq.client.outages import broker_label
@@ -59,6 +61,10 @@ _NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 _FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 
 
+def _rests(pq: ProcessQueue) -> bool:
+    return pq.dropped or bool(pq.full)
+
+
 @dataclass(frozen=True, slots=True)
 class PullSize:
     """The limits of one pull."""
@@ -80,6 +86,7 @@ class _Loop:
 
     __slots__ = (
         "asking",
+        "broker",
         "conn",
         "denials",
         "error",
@@ -99,8 +106,10 @@ class _Loop:
 
     kept: Kept
 
-    def __init__(self, pq: ProcessQueue, now: float) -> None:
+    def __init__(self, pq: ProcessQueue, broker: BrokerRoom, now: float) -> None:
         self.pq = pq
+        # What else its broker is about to send.
+        self.broker = broker
         # The connection to the queue's master, while the topic's route stays the same and it is open.
         self.conn: Connection | None = None
         self.route: Route | None = None
@@ -185,12 +194,17 @@ class PullLoops:
         self._commits = commits
         self._flags = PULL_SUSPEND | (PULL_SUBSCRIPTION if sends_subscription else 0)
         self._loops: dict[MessageQueue, _Loop] = {}
+        self._room = PullRoom()
 
     def begin(self, pq: ProcessQueue) -> None:
         """Start pulling ``pq`` at its ``next_offset``."""
-        if pq.queue not in self._loops:
+        former = self._loops.get(pq.queue)
+        if former is None:
             self._instance.outages.pulled(broker_label(pq.queue), 1)
-        loop = self._loops[pq.queue] = _Loop(pq, self._instance.clock.monotonic())
+            broker = self._room.joined(pq.queue.broker_name)
+        else:
+            broker = former.broker
+        loop = self._loops[pq.queue] = _Loop(pq, broker, self._instance.clock.monotonic())
         loop.kept = self._instance.keep(f"pull loop of {pq.queue}", partial(self._pull_on, loop))
 
     def end(self, pq: ProcessQueue) -> None:
@@ -199,6 +213,7 @@ class PullLoops:
         if loop is not None:
             self._instance.outages.pulled(broker_label(pq.queue), -1)
             loop.kept.stop()
+            self._room.left(pq.queue.broker_name)
             self._instance.outages.forget(broker_label(pq.queue))
 
     def go_on(self, pq: ProcessQueue) -> None:
@@ -269,7 +284,8 @@ class PullLoops:
         tags = subscription_tags(self._subscriptions[queue.topic])
         routes, login = self._instance.routes, self._instance.brokers.login
         broker_id = MASTER_ID
-        loop.asking = False
+        # The bytes that the next pull is expected to bring at once: as many as the last one, while there is more behind them.
+        expected = 0
         while not pq.dropped:
             if pq.full:
                 loop.room = asyncio.get_running_loop().create_future()
@@ -278,37 +294,47 @@ class PullLoops:
                 finally:
                     loop.room = None
                 continue
+            if expected:
+                await loop.broker.take(expected)
+                if _rests(pq):
+                    loop.broker.give_back(expected)
+                    continue
             # A member that had no access may have lost the queue to another one, which has committed since.
             commit = pq.commit_offset if self._commits and not loop.denials else 0
             pq.pulled_at = self._instance.clock.monotonic()
             try:
                 loop.asking = True
-                # Most pulls go to a master that is connected: a queue then keeps one coroutine in memory, not five.
-                answer = None
-                conn = loop.conn
-                if broker_id != MASTER_ID:
-                    conn = None
-                elif conn is None or conn.closed or routes.get(queue.topic) is not loop.route:
-                    conn = self._connect(loop)
-                if conn is not None:
-                    credentials = None if login is None else login.current
-                    try:
-                        header = self._header(loop, commit, broker_id)
-                        answer = await conn.request(_PULL_MESSAGE, ext=header, timeout_s=loop.suspend_ms / 1000 + ANSWER_S)
-                    except ConnectionLost:
-                        pass
-                    else:
-                        address = conn.address
-                        if answer.code in _BUSY:
-                            answer = None
-                            await self._instance.timers.sleep(ASK_PAUSE_S)
-                        elif answer.code == _NO_PERMISSION and login is not None and login.current is not credentials:
-                            answer = None
-                if answer is None:
-                    conn = None
-                    answer, address = await self._pull(loop, commit, broker_id)
+                try:
+                    # Most pulls go to a master that is connected: a queue then keeps one coroutine in memory, not five.
+                    answer = None
+                    conn = loop.conn
+                    if broker_id != MASTER_ID:
+                        conn = None
+                    elif conn is None or conn.closed or routes.get(queue.topic) is not loop.route:
+                        conn = self._connect(loop)
+                    if conn is not None:
+                        credentials = None if login is None else login.current
+                        try:
+                            header = self._header(loop, commit, broker_id)
+                            answer = await conn.request(_PULL_MESSAGE, ext=header, timeout_s=loop.suspend_ms / 1000 + ANSWER_S)
+                        except ConnectionLost:
+                            pass
+                        else:
+                            address = conn.address
+                            if answer.code in _BUSY:
+                                answer = None
+                                await self._instance.timers.sleep(ASK_PAUSE_S)
+                            elif answer.code == _NO_PERMISSION and login is not None and login.current is not credentials:
+                                answer = None
+                    if answer is None:
+                        conn = None
+                        answer, address = await self._pull(loop, commit, broker_id)
+                finally:
+                    loop.asking = False
+                    if expected:
+                        loop.broker.give_back(expected)
+                        expected = 0
                 response, answer = answer, None
-                loop.asking = False
                 if response.code in _FOR_GOOD:
                     error = self._refusal(loop, response, address)
                     if loop.refusals >= REFUSALS:
@@ -342,6 +368,8 @@ class PullLoops:
             loop.lacking = False
             pq.broker_is_ours = response.language == OWN_LANGUAGE
             pq.put(messages, len(result.body), result.next_offset)
+            if result.next_offset < result.max_offset:
+                expected = len(result.body)
             if messages:
                 if loop.suspend_ms != SUSPEND_MS:
                     self._suspend(loop, SUSPEND_MS)
@@ -367,7 +395,6 @@ class PullLoops:
         queue = loop.pq.queue
         who = f"consumer group {self._group}"
         pause = PULL_PAUSE_S
-        loop.asking = False
         if isinstance(error, AccessRefused):
             level = self._instance.outages.refused(error)
             log.log(level, "%s: pull of %s refused, trying again until access is given back: %s", who, queue, error)
@@ -403,6 +430,7 @@ class PullLoops:
         if loop.warned_s:
             log.warning("consumer group %s: %s is pulled again after %.0f s", self._group, queue, now - loop.idle_since)
             loop.warned_s = 0.0
+        loop.broker.quickest_s = min(loop.broker.quickest_s, now - pq.pulled_at)
         loop.idle_since = now
         loop.failing = False
         loop.refusals = 0
@@ -420,9 +448,11 @@ class PullLoops:
         """Look up the open connection to the master of the queue; None while there is none, which ``_pull`` handles."""
         queue = loop.pq.queue
         route = loop.route = self._instance.routes.get(queue.topic)
-        loop.conn = None
+        former, loop.conn = loop.conn, None
         if route is not None and (address := route.masters.get(queue.broker_name)) is not None and address not in route.away:
             loop.conn = self._instance.brokers.peek(address)
+        if former is not None and former is not loop.conn:
+            loop.broker.quickest_s = inf  # it may be somewhere else
         return loop.conn
 
     @staticmethod

@@ -11,7 +11,7 @@ from tests.inside import instance_of, settling
 
 from sprocketmq import Message, Producer, sync
 from sprocketmq.client import instance as instance_module
-from sprocketmq.client.consume import group_member, outcomes, pull_loop
+from sprocketmq.client.consume import group_member, outcomes, pull_loop, pull_room
 from sprocketmq.client.consume.process_queue import CacheLimits, ProcessQueue
 from sprocketmq.client.consume.pull_loop import PullLoops, PullSize
 from sprocketmq.client.instance import Instance
@@ -151,6 +151,33 @@ async def test_a_queue_that_is_too_full_is_idle_and_says_so_less_and_less_often(
         loops.go_on(pq)
         await eventually(lambda: "is pulled again after 359 s" in caplog.text)
         assert loops.stats(pq).why_idle == "" or pq.full
+
+
+async def test_queues_that_are_behind_are_pulled_in_turns_when_their_answers_are_large_and_waiting_pulls_do_not_count(cluster, monkeypatch):
+    monkeypatch.setattr(pull_room, "ON_THE_WAY_BYTES", 1)
+    for queue in range(3):
+        await fill(cluster, 6, queue)
+    kept = []
+
+    def keep(conn, command) -> bool:
+        """Keep a pull of a queue that has more messages, but for its first one."""
+        if not 0 < command.header(PullRequest).queue_offset < 6:
+            return False
+        kept.append((conn, command))
+        return True
+
+    cluster.broker.script(Q.PULL_MESSAGE, *[keep] * 20)
+    async with pulling(cluster, ManualClock()) as loops:  # answers that take no time come from nearby
+        queues = [loops.open(number) for number in range(4)]
+        for turn in range(6):
+            await eventually(lambda turn=turn: len(kept) == turn + 1)
+            await loops.instance.heartbeat_now()  # on the same connection: another pull would have come before it
+            assert len(kept) == turn + 1
+            cluster.broker.on_PULL_MESSAGE(*kept[-1])
+        await eventually(lambda: len(cluster.broker.held) == 4)
+        assert [command.header(PullRequest).queue_id for _, command in kept[:3]] == [0, 1, 2]
+        assert sorted(command.header(PullRequest).queue_id for _, command in kept[3:]) == [0, 1, 2]
+        assert [pq.held_messages for pq in queues] == [6, 6, 6, 0]
 
 
 async def test_a_pull_that_waits_at_its_broker_is_not_idle(cluster, caplog):
