@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.load.stores import give_back
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +156,7 @@ def cpu_of(pid: int) -> tuple[float, float]:
     """Return the seconds of user and kernel time a process has used: the sum by its clock, to the nanosecond, the shares by its ticks."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     user, kernel = int(fields[11]), int(fields[12])
-    total = time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) names it; threads that have ended are in it
+    total = cpu_s(pid)
     share = user / max(1, user + kernel)
     return total * share, total * (1 - share)
 

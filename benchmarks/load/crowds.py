@@ -28,10 +28,10 @@ from typing import Any
 import uvloop
 
 from benchmarks.load.idle_connections import broker_address, heartbeat
-from benchmarks.load.queues import cpu_s
 from benchmarks.load.rounds import verdict
 from benchmarks.load.scale import process_facts
 from benchmarks.load.sides import OurClient, serve
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, PushConsumer
 from sprocketmq.net.address import parse_address

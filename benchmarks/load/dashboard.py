@@ -24,9 +24,9 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser.conftest import DESKTOP, chromium
 
-from benchmarks.load.replication import cpu_s
 from benchmarks.load.rounds import report_verdicts, store_directory, verdict, wait_until_quiet
 from benchmarks.load.sides import serve
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, sync
 from sprocketmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig

@@ -24,9 +24,9 @@ from typing import Any
 from tests.ports import free_ports
 
 from benchmarks.load import rounds
-from benchmarks.load.replication import cpu_s
 from benchmarks.load.rounds import QUEUES, Workload, one_round, store_directory, turns, verdict, wait_until_quiet
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
+from benchmarks.processor import cpu_s
 from benchmarks.report import write_result
 
 GOAL = 1.05

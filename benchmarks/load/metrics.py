@@ -23,7 +23,6 @@ from tests.ports import free_ports
 
 from benchmarks.load import rounds
 from benchmarks.load.consume import FILL_BATCH, reading
-from benchmarks.load.replication import cpu_s
 from benchmarks.load.rounds import (
     AUTO,
     BODY_BYTES,
@@ -38,6 +37,7 @@ from benchmarks.load.rounds import (
     wait_until_quiet,
 )
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import Message, sync
 

@@ -8,7 +8,6 @@ messages from our producer first, and are warmed until Apache's has compiled its
 
 import argparse
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from tests.interop import apache
 from benchmarks.load.child_servers import child_servers, send_all
 from benchmarks.load.popping import BATCH_ACK, FOUND, acknowledged, pop, receipts
 from benchmarks.load.rounds import QUEUES, turns, verdict
+from benchmarks.processor import cpu_s
 from benchmarks.report import write_result
 from sprocketmq import AdminClient, Producer
 from sprocketmq.net.client import Connection, ConnectionPool
@@ -95,12 +95,6 @@ async def fill(cluster: Cluster, count: int) -> None:
         await send_all(producer, TOPIC, count + count // 4)
 
 
-def java_cpu_s(pids: list[int]) -> float:
-    """Return the processor time of processes."""
-    fields = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for pid in pids]
-    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
-
-
 def one(cluster: Cluster, kind: str, count: int) -> dict[str, float]:
     """Take one figure."""
     server_s, client_s = cluster.cpu_s(), time.process_time()
@@ -121,7 +115,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, object]:
         broker = stack.enter_context(apache.ApacheBroker(directory / "apache", namesrv.address, flags=apache.MEASURED_BROKER, unhurried={}))
         clusters = {
             "ours": Cluster(servers.namesrv, "broker-a", address_of(servers.namesrv), servers.cpu_s),
-            "apache": Cluster(namesrv.address, broker.name, broker.address, lambda: java_cpu_s([broker.process.pid])),
+            "apache": Cluster(namesrv.address, broker.name, broker.address, lambda: cpu_s(broker.process.pid)),
         }
         for cluster in clusters.values():
             uvloop.run(fill(cluster, options.count))

@@ -9,7 +9,6 @@ message is that of the client, and of proxy and broker together. Exits 1 when a 
 import argparse
 import asyncio
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import IO, NamedTuple
 from tests.interop import apache, proxies
 
 from benchmarks.load.rounds import BODY_BYTES, QUEUES, turns, verdict
+from benchmarks.processor import cpu_s
 from benchmarks.report import write_result
 from sprocketmq import AdminClient
 
@@ -54,8 +54,7 @@ class Endpoint(NamedTuple):
         for pid in self.pids:
             for children in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread
                 pids += map(int, children.read_text(encoding="utf-8").split())
-        fields = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for pid in pids]
-        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(*pids)
 
 
 def answer(stream: IO[bytes] | None, client: apache.JavaProcess) -> list[str]:

@@ -30,6 +30,7 @@ from benchmarks.load.client import quantile
 from benchmarks.load.scale import process_facts
 from benchmarks.load.sides import serve
 from benchmarks.load.stores import give_back
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import AdminClient, Batching, Message, Producer, PushConsumer, SendResult
 from sprocketmq.protocol.message import MessageQueue
@@ -55,12 +56,6 @@ GOALS = {
     "broker_rss_mb": ("<", 600.0),  # with the pages of mapped files, which the broker limits to 256 MiB
     "restart_s": ("<", 5.0),
 }
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds, user and kernel, that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def topic_names(count: int) -> list[str]:

@@ -55,6 +55,7 @@ from benchmarks.load.rounds import (
 )
 from benchmarks.load.sides import READY_TIMEOUT_S, OurClient, Side, Topic, create_topic
 from benchmarks.load.stores import give_back
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import sync
 
@@ -199,12 +200,6 @@ def watched(behind: Callable[[], tuple[int, int]] | None) -> Iterator[Figures]:
     finally:
         stop.set()
         watcher.join()
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds a process has used so far, user and kernel."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def write_out(sides: Sequence[Pair], settle_s: float) -> None:

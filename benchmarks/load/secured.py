@@ -40,7 +40,6 @@ from tests.interop.secured import tls_client, tls_server
 from benchmarks.load import rounds
 from benchmarks.load.consume import FILL_BATCH, reading
 from benchmarks.load.memory import provided_memory
-from benchmarks.load.replication import cpu_s
 from benchmarks.load.rounds import (
     AUTO,
     BODY_BYTES,
@@ -56,6 +55,7 @@ from benchmarks.load.rounds import (
     wait_until_quiet,
 )
 from benchmarks.load.sides import OurClient, Side, Topic, create_topic, serve
+from benchmarks.processor import cpu_s
 from benchmarks.report import spread, write_result
 from sprocketmq import Credentials
 

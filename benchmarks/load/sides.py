@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tests.interop import apache
 
 from benchmarks.load.stores import empty_old_files, give_back, take_in
+from benchmarks.processor import cpu_s
 from sprocketmq import Credentials
 from sprocketmq.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from sprocketmq.testing import wait_until
@@ -76,8 +77,7 @@ class Side:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds its processes have used so far."""
-        fields = [Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split() for pid in self.pids]
-        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(*self.pids)
 
 
 class OurClient:
