@@ -62,6 +62,7 @@ _FOR_GOOD = _NOT_KNOWN_YET | {ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCo
 
 
 def _rests(pq: ProcessQueue) -> bool:
+    """Whether no pull of the queue may leave: asked after a wait, in which it may have been dropped or paused."""
     return pq.dropped or bool(pq.full)
 
 
